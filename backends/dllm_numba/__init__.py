@@ -1,0 +1,1 @@
+"""Backend "numba-int8"."""

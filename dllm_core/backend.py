@@ -1,0 +1,243 @@
+"""The operator interface: what a backend must do and what it may do better.
+
+A backend subclasses `NumpyBackend` (package dllm_numpy), which implements every operator, and overrides what
+it does faster. Level 1 are primitives. Level 2 are composites, written here with level 1 alone; the model
+graphs call only the coarsest of them, so overriding `linear` reaches everything and overriding `layer`
+replaces a whole transformer layer by one native call.
+
+Rows are tokens: a batch is the rows of several sequences laid end to end, so there is no padding. Arrays are
+float32 and C-contiguous unless said otherwise. A backend owns packed layout, threads and scratch; it never
+changes the meaning of an operator or of a scheme (`dllm_core.quant`), and its results do not depend on the
+thread count.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .tensors import Tensor
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+# Opaque to the core: whatever `prepare_linear` of the same backend returned.
+Handle = Any
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows one forward pass runs, and what they see.
+
+    Every sequence s owns the key/value slots kv_offsets[s]:kv_offsets[s+1], one per canvas position. A pass
+    runs the R rows q_offsets[s]:q_offsets[s+1] of it, writes their keys and values to `slots` and lets them
+    attend to all slots of the sequence. A plain pass runs all positions; a cached pass runs fewer.
+    """
+
+    positions: I64  # [R] position of each row in its sequence, for the rotary embedding
+    slots: I64 | None  # [R] key/value slot that each row writes; None: queries only, nothing is written
+    q_offsets: I64  # [S + 1]
+    kv_offsets: I64  # [S + 1]
+    mask: str = "full"  # which keys a row sees; "full" is bidirectional attention
+
+    def __len__(self) -> int:
+        return int(self.positions.shape[0])
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One transformer layer, prepared. H query heads and G key/value heads of width D; d = model width."""
+
+    attn_norm: F32  # [d]
+    qkv: Handle  # [(H + 2 G) D, d], one fused projection, biases inside
+    attn_out: Handle  # [d, H D]
+    mlp_norm: F32  # [d]
+    gate_up: Handle  # [2 m, d]: gate (gets SiLU) then up
+    down: Handle  # [d, m]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    cos: F32  # [positions, D / 2], float32
+    sin: F32
+
+
+class KVLayer(NamedTuple):
+    """Keys (rotated) and values of one layer: [slots, G, D] each. Backends may use another layout."""
+
+    k: F32
+    v: F32
+
+
+class Scores(NamedTuple):
+    """Vocabulary statistics of R rows: all a decoder needs, without rows x vocabulary logits."""
+
+    ids: I64  # [R] argmax, the lowest id on ties
+    top: F32  # [R] its logit
+    second: F32  # [R] the second largest logit
+    logsumexp: F32  # [R]
+    entropy: F32  # [R] of softmax(logits), nats
+
+    @property
+    def probability(self) -> F32:
+        """softmax(logits) at `ids`."""
+        return np.exp(self.top - self.logsumexp)
+
+
+@dataclass
+class Clock:
+    """Seconds spent per kind of work ("gemm", "attention", "head", "sampling", "other"), summed over passes."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, seconds: float) -> None:
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+    @contextmanager
+    def time(self, kind: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(kind, time.perf_counter() - start)
+
+
+class Backend(ABC):
+    """The operators. See the module docstring for the rules; subclass `dllm_numpy.NumpyBackend`."""
+
+    name: str = ""
+    isa: str = "portable"  # the instruction set the kernels were chosen for
+    schemes: tuple[str, ...] = ("f32",)
+    default_scheme: str = "f32"
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self.clock = Clock()
+
+    # ---- level 1: weights -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare_linear(self, weights: Sequence[Tensor], scheme: str, biases: Sequence[Tensor] | None = None) -> Handle:
+        """Pack weights [N_i, K] (float32, F16 or BF16, read in chunks) for `linear`.
+
+        Several weights make one projection of N = sum(N_i) outputs, in order; each keeps its own scales.
+        """
+
+    @abstractmethod
+    def unpack_linear(self, handle: Handle) -> tuple[npt.NDArray[Any], F32 | None]:
+        """(codes int8 [N, K], scales float32 [N, G]), or (float32 [N, K], None) for f32. For tests and tools."""
+
+    @abstractmethod
+    def linear_bytes(self, handle: Handle) -> int:
+        """Bytes that the packed weight occupies."""
+
+    # ---- level 1: primitives ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, table: Tensor, ids: I64) -> F32:
+        """Rows of the embedding table [V, d]: ids [R] -> [R, d]."""
+
+    @abstractmethod
+    def rms_norm(self, x: F32, weight: F32, eps: float, out: F32 | None = None) -> F32:
+        """x / sqrt(mean(x^2) + eps) * weight, over the last axis of [R, d]."""
+
+    @abstractmethod
+    def linear(self, x: F32, w: Handle, out: F32 | None = None) -> F32:
+        """x [R, K] -> [R, N], with the scheme the handle was prepared for."""
+
+    @abstractmethod
+    def accumulators(self, x: F32, w: Handle) -> tuple[npt.NDArray[np.int8], F32, npt.NDArray[np.int32]]:
+        """The integers behind a quantised `linear`: (codes [R, K], scale [R], int32 [G, R, N]). For checks."""
+
+    @abstractmethod
+    def rope(self, x: F32, heads: int, cos: F32, sin: F32, positions: I64) -> None:
+        """Rotate x [R, heads * D] in place: element j of the first half of a head pairs with j of the second."""
+
+    @abstractmethod
+    def attention(self, q: F32, k: F32, v: F32, rows: Rows, out: F32 | None = None) -> F32:
+        """softmax(q k^T / sqrt(D)) v within each sequence: q [R, H, D], k and v [slots, G, D] -> [R, H * D].
+
+        Query heads g*r..g*r+r-1 share key/value head g, r = H / G.
+        """
+
+    @abstractmethod
+    def swiglu(self, gate_up: F32, out: F32 | None = None) -> F32:
+        """[R, 2 m] -> silu(first half) * second half, [R, m]."""
+
+    @abstractmethod
+    def add_(self, x: F32, y: F32) -> None:
+        """x += y."""
+
+    @abstractmethod
+    def statistics(self, logits: F32) -> Scores:
+        """Vocabulary statistics of logits [R, V]. -inf entries count as probability zero."""
+
+    @abstractmethod
+    def choose(self, logits: F32, noise: F64, temperature: float) -> I64:
+        """Gumbel-max sampling in float64: argmax of logits - T ln(-ln u) for u = noise [R, V] in [0, 1)."""
+
+    # ---- level 2: composites ----------------------------------------------------------------------------
+
+    def norm_linear(self, x: F32, norm: F32, eps: float, w: Handle) -> F32:
+        """linear(rms_norm(x)): normalise once, quantise once, one fused projection."""
+        return self.linear(self.rms_norm(x, norm, eps), w)
+
+    def allocate_kv(self, layers: int, slots: int, kv_heads: int, head_dim: int) -> list[Any]:
+        """One key/value store per layer, in a layout of the backend's choice."""
+        shape = (slots, kv_heads, head_dim)
+        return [KVLayer(np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(layers)]
+
+    def attention_block(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
+        """x + attn_out(attention(rope(qkv(norm(x))))), storing keys and values; `keep` limits the rows returned."""
+        h, g, hd = w.heads, w.kv_heads, w.head_dim
+        with self.clock.time("gemm"):
+            qkv = self.norm_linear(x, w.attn_norm, w.eps, w.qkv)
+        with self.clock.time("attention"):
+            q, k, v = (np.ascontiguousarray(part) for part in np.split(qkv, [h * hd, (h + g) * hd], axis=1))
+            if rows.slots is not None:
+                self.rope(k, g, w.cos, w.sin, rows.positions)
+                kv.k[rows.slots] = k.reshape(-1, g, hd)
+                kv.v[rows.slots] = v.reshape(-1, g, hd)
+            if keep is not None:
+                q, x, rows = q[keep], x[keep], select_rows(rows, keep)
+            self.rope(q, h, w.cos, w.sin, rows.positions)
+            a = self.attention(q.reshape(-1, h, hd), kv.k, kv.v, rows)
+        with self.clock.time("gemm"):
+            y = self.linear(a, w.attn_out)
+        self.add_(y, x)
+        return y
+
+    def mlp(self, x: F32, w: LayerWeights) -> F32:
+        """x + down(swiglu(gate_up(norm(x))))."""
+        with self.clock.time("gemm"):
+            gate_up = self.norm_linear(x, w.mlp_norm, w.eps, w.gate_up)
+        with self.clock.time("other"):
+            act = self.swiglu(gate_up)
+        with self.clock.time("gemm"):
+            y = self.linear(act, w.down)
+        self.add_(y, x)
+        return y
+
+    def layer(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
+        """One transformer layer: x [R, d] -> [R, d], or only the rows `keep` of it (ascending)."""
+        return self.mlp(self.attention_block(x, w, kv, rows, keep), w)
+
+    def score(self, h: F32, head: Handle) -> Scores:
+        """Vocabulary statistics of linear(h, head): h [R, d], already normalised, in row blocks."""
+        with self.clock.time("head"):
+            parts = [self.statistics(self.linear(h[at : at + 64], head)) for at in range(0, max(len(h), 1), 64)]
+            return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def select_rows(rows: Rows, keep: I64) -> Rows:
+    """The pass restricted to the query rows `keep` (ascending); nothing is written."""
+    q_offsets = np.searchsorted(keep, rows.q_offsets).astype(np.int64)
+    return Rows(rows.positions[keep], None, q_offsets, rows.kv_offsets, rows.mask)

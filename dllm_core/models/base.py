@@ -1,0 +1,81 @@
+"""What every model family gives the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..backend import F32, I64, Backend, Handle, Rows
+from ..errors import CheckpointError
+from ..tensors import Tensor
+
+
+class Tensors(Protocol):
+    """Named arrays, read lazily."""
+
+    def names(self) -> list[str]: ...
+
+    def tensor(self, name: str) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decoding needs to know of a model."""
+
+    family: str
+    layers: int
+    width: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int  # columns of the logits
+    mask_id: int
+    eos_id: int
+    max_length: int
+    eot_id: int | None = None
+
+
+class Model(Protocol):
+    """A prepared model: weights packed by one backend, graph in order."""
+
+    facts: Facts
+    backend: Backend
+    scheme: str
+    head: Handle
+
+    def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
+        """Run the rows `ids` [R]; return the final-normed hidden states [R or len(keep), d]."""
+
+    def predictor(self, positions: I64) -> I64:
+        """The position whose hidden state predicts the token at each of `positions`."""
+
+
+def rope_tables(head_dim: int, theta: float, positions: int) -> tuple[F32, F32]:
+    """cos and sin, float32 [positions, head_dim / 2] of angle position * theta^(-2j / head_dim).
+
+    Frequencies and angles are rounded to float32 as the authors' code does, the functions are exact.
+    """
+    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequency = (1.0 / np.power(np.float64(theta), exponent)).astype(np.float32)
+    angle = np.outer(np.arange(positions, dtype=np.float32), frequency).astype(np.float64)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def fetch(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor `name`; CheckpointError unless it exists with this shape."""
+    tensor = tensors.tensor(name)
+    if tensor.shape != shape:
+        raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+    return tensor
+
+
+def refuse_unknown(config: Mapping[str, Any], known: set[str], family: str) -> None:
+    """UnsupportedError for config keys that this family does not know (they could change the model)."""
+    from ..errors import UnsupportedError
+
+    unknown = sorted(set(config) - known)
+    if unknown:
+        named = ", ".join(f"{key}={config[key]!r}" for key in unknown[:4])
+        raise UnsupportedError(f"config.json of family {family} has unknown keys: {named}", "remove them if they have no effect")

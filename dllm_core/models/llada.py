@@ -1,0 +1,241 @@
+"""LLaDA (Nie et al. 2025, arXiv 2502.09992): a bidirectional Llama-like encoder that predicts masked tokens.
+
+Reads like the paper: config, weight names, then the graph in order. Every key of the published config.json is
+either implemented here or refused by name. Source of the rules: ML-GSAI/LLaDA, modeling_llada.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend import F32, I64, Backend, LayerWeights, Rows
+from ..errors import UnsupportedError
+from ..tensors import Tensor
+from .base import Facts, Tensors, fetch, refuse_unknown, rope_tables
+
+# Keys whose other values would change the graph, with the one value that is implemented.
+FIXED: dict[str, Any] = {
+    "activation_type": "silu",
+    "alibi": False,
+    "alibi_bias_max": 8.0,
+    "attention_layer_norm": False,
+    "attention_layer_norm_with_affine": True,
+    "bias_for_layer_norm": False,
+    "block_group_size": 1,
+    "block_type": "llama",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "layer_norm_with_affine": True,
+    "rope": True,
+    "rope_full_precision": True,
+    "weight_tying": False,
+    "model_type": "llada",
+}
+# Keys that do not touch inference: dropouts, initialisation, file bookkeeping, training precision.
+IGNORED = {
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "embedding_dropout",
+    "flash_attention",
+    "init_cutoff_factor",
+    "init_device",
+    "init_fn",
+    "init_std",
+    "multi_query_attention",  # superseded by n_kv_heads, checked below
+    "precision",
+    "residual_dropout",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+@dataclass(frozen=True)
+class LladaConfig:
+    """config.json with the checkpoint's own names."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    mlp_hidden_size: int
+    vocab_size: int
+    mask_token_id: int
+    eos_token_id: int
+    n_kv_heads: int
+    embedding_size: int
+    max_sequence_length: int
+    rms_norm_eps: float
+    rope_theta: float
+    scale_logits: bool
+    pad_token_id: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_heads
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> LladaConfig:
+        """Read and check config.json; UnsupportedError names the first key that cannot be honoured."""
+        for key, value in FIXED.items():
+            if config.get(key, value) != value:
+                raise UnsupportedError(f"config.json: {key}={config[key]!r} is not supported", f"only {value!r} is")
+        number = _Numbers(config)
+        heads = number.whole("n_heads")
+        multi_query = config.get("multi_query_attention")
+        kv_heads = number.whole("n_kv_heads", 1 if multi_query else heads)
+        width = number.whole("d_model")
+        vocab = number.whole("vocab_size")
+        parsed = cls(
+            d_model=width,
+            n_layers=number.whole("n_layers"),
+            n_heads=heads,
+            mlp_hidden_size=number.whole("mlp_hidden_size", width * int(config.get("mlp_ratio", 4))),
+            vocab_size=vocab,
+            mask_token_id=number.identifier("mask_token_id"),
+            eos_token_id=number.identifier("eos_token_id"),
+            n_kv_heads=kv_heads,
+            embedding_size=number.whole("embedding_size", vocab),
+            max_sequence_length=number.whole("max_sequence_length", 1024),
+            rms_norm_eps=number.real("rms_norm_eps", 1e-5),
+            rope_theta=number.real("rope_theta", 10000.0),
+            scale_logits=bool(config.get("scale_logits", False)),
+            pad_token_id=number.identifier("pad_token_id", config.get("eos_token_id")),
+        )
+        refuse_unknown(config, {*cls.__dataclass_fields__, *FIXED, *IGNORED, "mlp_ratio"}, "llada")
+        parsed.check()
+        return parsed
+
+    def check(self) -> None:
+        """The relations between sizes that the graph relies on."""
+        if self.d_model % self.n_heads or self.head_dim % 2:
+            raise UnsupportedError(
+                f"config.json: d_model={self.d_model} does not divide into n_heads={self.n_heads} heads of even width"
+            )
+        if self.n_heads % self.n_kv_heads:
+            raise UnsupportedError(f"config.json: n_heads={self.n_heads} is no multiple of n_kv_heads={self.n_kv_heads}")
+        if self.embedding_size < self.vocab_size:
+            raise UnsupportedError(
+                f"config.json: embedding_size={self.embedding_size} is below vocab_size={self.vocab_size}"
+            )
+        for key in ("mask_token_id", "eos_token_id", "pad_token_id"):
+            if not 0 <= getattr(self, key) < self.embedding_size:
+                raise UnsupportedError(
+                    f"config.json: {key}={getattr(self, key)} is outside the {self.embedding_size} rows of the embedding"
+                )
+
+
+class Llada:
+    """The prepared model. `hidden` is the whole graph but for the head, which the decoder applies to the rows it needs."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tensors: Tensors,
+        backend: Backend,
+        scheme: str,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        c = self.config = LladaConfig.parse(config)
+        self.backend, self.scheme = backend, scheme
+        self.facts = Facts(
+            family="llada",
+            layers=c.n_layers,
+            width=c.d_model,
+            kv_heads=c.n_kv_heads,
+            head_dim=c.head_dim,
+            vocab_size=c.embedding_size,
+            mask_id=c.mask_token_id,
+            eos_id=c.eos_token_id,
+            max_length=c.max_sequence_length,
+        )
+        root = "model.transformer."
+        self.embedding: Tensor = fetch(tensors, root + "wte.weight", (c.embedding_size, c.d_model))
+        self.norm = fetch(tensors, root + "ln_f.weight", (c.d_model,)).array()
+        if c.scale_logits:  # logits / sqrt(d_model), folded into the last norm
+            self.norm *= np.float32(1 / np.sqrt(c.d_model))
+        self.layers: list[LayerWeights] = []
+        tables = rope_tables(c.head_dim, c.rope_theta, c.max_sequence_length)
+        for i in range(c.n_layers):
+            self.layers.append(_layer(c, tensors, f"{root}blocks.{i}.", backend, scheme, tables))
+            progress(i + 1, c.n_layers + 1)
+        # The head and a block's down projection share the leaf name ff_out.
+        self.head = backend.prepare_linear(
+            [fetch(tensors, root + "ff_out.weight", (c.embedding_size, c.d_model))], scheme
+        )
+        progress(c.n_layers + 1, c.n_layers + 1)
+
+    def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
+        ops = self.backend
+        x = ops.embed(self.embedding, ids)  # [R, d]
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1
+            x = ops.layer(x, layer, kv[i], rows, keep if last else None)
+        return ops.rms_norm(x, self.norm, self.config.rms_norm_eps)
+
+    def predictor(self, positions: I64) -> I64:
+        return positions  # no shift: logits at i predict token i
+
+
+def _layer(
+    c: LladaConfig, tensors: Tensors, root: str, backend: Backend, scheme: str, tables: tuple[F32, F32]
+) -> LayerWeights:
+    d, m, kv = c.d_model, c.mlp_hidden_size, c.n_kv_heads * c.head_dim
+
+    def weight(name: str, *shape: int) -> Tensor:
+        return fetch(tensors, f"{root}{name}.weight", shape)
+
+    return LayerWeights(
+        attn_norm=weight("attn_norm", d).array(),
+        qkv=backend.prepare_linear([weight("q_proj", d, d), weight("k_proj", kv, d), weight("v_proj", kv, d)], scheme),
+        attn_out=backend.prepare_linear([weight("attn_out", d, d)], scheme),
+        mlp_norm=weight("ff_norm", d).array(),
+        gate_up=backend.prepare_linear([weight("ff_proj", m, d), weight("up_proj", m, d)], scheme),
+        down=backend.prepare_linear([weight("ff_out", d, m)], scheme),
+        heads=c.n_heads,
+        kv_heads=c.n_kv_heads,
+        head_dim=c.head_dim,
+        eps=c.rms_norm_eps,
+        cos=tables[0],
+        sin=tables[1],
+    )
+
+
+class _Numbers:
+    """Numbers of config.json, checked one by one: the file is somebody else's."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.config.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise UnsupportedError(f"config.json lacks {key}")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+            raise UnsupportedError(f"config.json: {key}={value!r} must be a positive whole number")
+        return value
+
+    def identifier(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UnsupportedError(f"config.json: {key}={value!r} must be a token id")
+        return value
+
+    def real(self, key: str, default: float) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise UnsupportedError(f"config.json: {key}={value!r} must be a positive number")
+        return float(value)

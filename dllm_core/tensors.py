@@ -1,0 +1,58 @@
+"""Named arrays of a checkpoint, read lazily and as float32, whatever they are stored as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+
+BF16 = "BF16"
+
+
+def widen(raw: npt.NDArray[Any], dtype: str) -> F32:
+    """Stored values -> float32 (a copy). bfloat16 arrives as uint16, the upper half of a float32."""
+    if dtype == BF16:
+        out = raw.astype(np.uint32)
+        out <<= np.uint32(16)
+        return out.view(np.float32)
+    return raw.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stored array, usually memory-mapped. `dtype` is the stored type: "F32", "F16" or "BF16"."""
+
+    name: str
+    raw: npt.NDArray[Any]
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.raw.shape
+
+    def rows(self, start: int, stop: int) -> F32:
+        """Rows [start, stop) as float32."""
+        return widen(self.raw[start:stop], self.dtype)
+
+    def gather(self, ids: npt.NDArray[np.int64]) -> F32:
+        """The rows named by `ids` as float32 [len(ids), ...]."""
+        return widen(self.raw[ids], self.dtype)
+
+    def array(self) -> F32:
+        """The whole array as float32."""
+        return widen(self.raw, self.dtype)
+
+    def chunks(self, rows: int = 1024) -> Iterator[tuple[int, F32]]:
+        """(first row, float32 rows) in order, so that a big matrix never exists twice in float32."""
+        for at in range(0, self.shape[0], rows):
+            yield at, self.rows(at, at + rows)
+
+
+def from_array(array: npt.ArrayLike, name: str = "array") -> Tensor:
+    """A float32 array as a Tensor (tests, random models)."""
+    return Tensor(name, np.ascontiguousarray(array, np.float32), "F32")

@@ -1,0 +1,1 @@
+"""The recipe of the model inside: tasks, tokenizer, network, training loop."""
