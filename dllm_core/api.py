@@ -1,0 +1,239 @@
+"""The Python API: `load` a model, `generate` text, or `stream` the steps."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import quant
+from .backend import F32, Backend
+from .checkpoint import open_folder
+from .decoding.canvas import full_rows
+from .decoding.loop import Step, decode
+from .decoding.options import DecodeOptions
+from .errors import UnsupportedError, UsageError
+from .models import build_model
+from .models.base import Model
+from .plugins import Registry, load_registry
+from .resolve import resolve
+from .tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished answer. `tokens` is the whole canvas, prompt included; `text` ends before the first EOS."""
+
+    text: str | None  # None without a tokenizer
+    tokens: list[int]
+    prompt_tokens: int  # how many of them are the prompt
+    forward_passes: int
+    steps: int
+    finish_reason: str  # "stop": an end token was written; "length": the canvas is full without one
+    seed: int
+    backend: str
+    isa: str
+    scheme: str
+    threads: int
+    load_s: float
+    generate_s: float
+    ms_per_step: float
+    useful_tokens: int  # generated tokens before the first end token
+    canvas_tokens: int  # generated tokens, end tokens included
+    masks_left: int
+    peak_rss_bytes: int
+    ms_by_kind: dict[str, float]  # milliseconds a step: gemm, attention, head, sampling, other
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Engine:
+    """A loaded model on one backend. Not safe for use from several threads at once."""
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None, defaults: Mapping[str, Any], load_s: float, name: str
+    ) -> None:
+        self.model, self.tokenizer, self.load_s, self.name = model, tokenizer, load_s, name
+        self.defaults = dict(defaults)
+
+    @property
+    def backend(self) -> Backend:
+        return self.model.backend
+
+    # ---- text to ids and back ----
+
+    def encode(self, prompt: Prompt, chat: bool = True, system: str | None = None) -> list[int]:
+        """Ids of a prompt. Text goes through the chat template unless `chat` is false; ids pass unchanged."""
+        if not isinstance(prompt, str):
+            return self._checked([int(i) for i in prompt])
+        if self.tokenizer is None:
+            raise UsageError(f"model {self.name} has no tokenizer.json", "give token ids: --prompt-ids 1,2,3")
+        if chat and self.tokenizer.chat_template is not None:
+            messages = [{"role": "system", "content": system}] if system else []
+            prompt = self.tokenizer.render_chat([*messages, {"role": "user", "content": prompt}])
+        return self._checked(self.tokenizer.encode(prompt))
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        vocab = self.model.facts.vocab_size
+        for i in ids:
+            if not 0 <= i < vocab:
+                raise UsageError(f"token id {i} is outside the vocabulary", f"ids go from 0 to {vocab - 1}")
+        return ids
+
+    # ---- decoding ----
+
+    def options(self, **given: Any) -> DecodeOptions:
+        """Decoding settings: `given` over the model's own defaults over the built-in ones."""
+        return DecodeOptions.build(given, self.defaults)
+
+    def stream(self, prompts: Sequence[Sequence[int]], options: DecodeOptions) -> Iterator[Step]:
+        """Decode several prompts (token ids) at once; yields one Step per forward pass."""
+        for ids in prompts:
+            self._checked(list(ids))
+            total, limit = len(ids) + options.max_tokens, self.model.facts.max_length
+            if total > limit:
+                raise UsageError(
+                    f"prompt ({len(ids)} tokens) and canvas ({options.max_tokens}) make {total}, "
+                    f"the model's limit is {limit}",
+                    f"lower --max-tokens to {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt",
+                )
+        self.backend.clock.seconds.clear()
+        return decode(self.model, prompts, options)
+
+    def generate(self, prompt: Prompt, *, chat: bool = True, **given: Any) -> Generation:
+        """Answer one prompt. Keyword arguments are the fields of `DecodeOptions`."""
+        return self.generate_batch([prompt], chat=chat, **given)[0]
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        chat: bool = True,
+        on_step: Callable[[Step], None] = lambda step: None,
+        **given: Any,
+    ) -> list[Generation]:
+        """Answer several prompts of any lengths in one canvas; `on_step` sees every step."""
+        options = self.options(**given)
+        ids = [self.encode(p, chat) for p in prompts]
+        if not ids:
+            return []
+        began, steps, last = time.perf_counter(), 0, None
+        for last in self.stream(ids, options):
+            steps += 1
+            on_step(last)
+        assert last is not None  # a canvas has at least one block and a block at least one step
+        seconds = time.perf_counter() - began
+        return [self._finish(canvas, len(p), options, steps, seconds) for canvas, p in zip(last.canvas, ids, strict=True)]
+
+    def answer_length(self, generated: Sequence[int]) -> int:
+        """How many generated tokens come before the first end token (EOS or end of turn)."""
+        ends = {self.model.facts.eos_id, self.model.facts.eot_id}
+        return next((i for i, t in enumerate(generated) if t in ends), len(generated))
+
+    def _finish(self, canvas: Any, prompt: int, options: DecodeOptions, steps: int, seconds: float) -> Generation:
+        tokens = [int(t) for t in canvas]
+        generated = tokens[prompt:]
+        useful = self.answer_length(generated)
+        clock = self.backend.clock.seconds
+        return Generation(
+            text=None if self.tokenizer is None else self.tokenizer.decode(generated[:useful]),
+            tokens=tokens,
+            prompt_tokens=prompt,
+            forward_passes=steps,
+            steps=steps,
+            finish_reason="stop" if useful < len(generated) else "length",
+            seed=options.seed,
+            backend=self.backend.name,
+            isa=self.backend.isa,
+            scheme=self.model.scheme,
+            threads=self.backend.threads,
+            load_s=self.load_s,
+            generate_s=seconds,
+            ms_per_step=1e3 * seconds / steps,
+            useful_tokens=useful,
+            canvas_tokens=len(generated),
+            masks_left=generated.count(self.model.facts.mask_id),
+            peak_rss_bytes=peak_rss_bytes(),
+            ms_by_kind={kind: 1e3 * s / steps for kind, s in clock.items()},
+        )
+
+    def logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> F32:
+        """Raw logits float32 [rows, vocab] of one forward pass over `ids`; all rows when `rows` is None."""
+        ids = self._checked([int(i) for i in ids])
+        if not ids:
+            raise UsageError("the prompt has no tokens", "give at least one")
+        if len(ids) > self.model.facts.max_length:
+            raise UsageError(f"{len(ids)} tokens exceed the model's limit of {self.model.facts.max_length}")
+        wanted = list(range(len(ids))) if rows is None else list(rows)
+        for r in wanted:
+            if not 0 <= r < len(ids):
+                raise UsageError(f"row {r} is outside the {len(ids)} rows of the input", f"rows go from 0 to {len(ids) - 1}")
+        facts = self.model.facts
+        kv = self.backend.allocate_kv(facts.layers, len(ids), facts.kv_heads, facts.head_dim)
+        keep, back = np.unique(np.asarray(wanted, np.int64), return_inverse=True)
+        h = self.model.hidden(np.asarray(ids, np.int64), kv, full_rows(np.array([0, len(ids)], np.int64)), keep)
+        return self.backend.linear(h, self.model.head)[back]
+
+
+def load(
+    name: str = "tiny",
+    *,
+    backend: str | None = None,
+    scheme: str | None = None,
+    threads: int | None = None,
+    registry: Registry | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Engine:
+    """Load a model by name or folder.
+
+    backend: a registered name, None for the best one that runs here. scheme: see `dllm_core.quant.SCHEMES`, None
+    for the backend's default. threads: None for every core this process may use.
+    """
+    began = time.perf_counter()
+    registry = registry or load_registry()
+    threads = default_threads() if threads is None else threads
+    if threads < 1:
+        raise UsageError(f"--threads is {threads}", "it must be at least 1")
+    engine = registry.best_backend(threads) if backend is None else registry.backend(backend, threads)
+    scheme = scheme or engine.default_scheme
+    if quant.get_scheme(scheme).name not in engine.schemes:
+        raise UnsupportedError(
+            f"backend {engine.name} does not support scheme {scheme}", f"it supports: {', '.join(engine.schemes)}"
+        )
+    path = resolve(name, registry)
+    folder = open_folder(path)
+    model = build_model(folder.config, folder, engine, scheme, registry, progress)
+    tokenizer = Tokenizer.from_folder(path, model.facts)
+    return Engine(model, tokenizer, _decoding_defaults(folder.generation_config), time.perf_counter() - began, name)
+
+
+def _decoding_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding settings of generation_config.json, under the hub's names or ours."""
+    renamed = {"max_new_tokens": "max_tokens", "gen_length": "max_tokens"}
+    return {renamed.get(key, key): value for key, value in generation_config.items()}
+
+
+def default_threads() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident size this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def model_path(name: str, registry: Registry) -> Path:
+    """Where `name` lives on disk."""
+    return resolve(name, registry)
