@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
+from typing import Any
+
 
 class DllmError(Exception):
     """The work failed. `message` names the thing and the value; `hint` says what to do next."""
@@ -50,3 +53,14 @@ class BackendUnavailable(UnsupportedError):
 
 class CheckpointError(DllmError):
     """A model file is damaged or does not hold what its config promises."""
+
+
+_BRIEF = reprlib.Repr(maxstring=80, maxother=80, maxlong=40, maxlist=4, maxdict=4, maxlevel=3)
+
+
+def quote(value: Any) -> str:
+    """A value from somebody else's file, fit for a message: one line, short, control characters escaped."""
+    try:
+        return _BRIEF.repr(value)
+    except ValueError:  # a whole number with more digits than Python converts
+        return f"<{type(value).__name__}>"
