@@ -55,7 +55,9 @@ class CheckpointError(DllmError):
     """A model file is damaged or does not hold what its config promises."""
 
 
-_BRIEF = reprlib.Repr(maxstring=80, maxother=80, maxlong=40, maxlist=4, maxdict=4, maxlevel=3)
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 80
+_BRIEF.maxlevel = 3
 
 
 def quote(value: Any) -> str:

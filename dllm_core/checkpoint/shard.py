@@ -119,7 +119,9 @@ def _entry(name: str, value: Any, base: int, path: Path) -> Entry:
     where = f"{path}: tensor {quote(name)}"
     if not isinstance(value, dict):
         raise CheckpointError(f"{where} is described by {quote(value)}, not by an object", AGAIN)
-    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
+    dtype: Any = value.get("dtype")
+    shape: Any = value.get("shape")
+    offsets: Any = value.get("data_offsets")
     if not isinstance(dtype, str):
         raise CheckpointError(f"{where} has dtype {quote(dtype)}, not a name", AGAIN)
     if dtype not in ITEM_BYTES:
