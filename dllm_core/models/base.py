@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..backend import F32, I64, Backend, Handle, Rows
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UnsupportedError, quote
 from ..tensors import Tensor
 
 
@@ -73,9 +73,9 @@ def fetch(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
 
 def refuse_unknown(config: Mapping[str, Any], known: set[str], family: str) -> None:
     """UnsupportedError for config keys that this family does not know (they could change the model)."""
-    from ..errors import UnsupportedError
-
     unknown = sorted(set(config) - known)
     if unknown:
-        named = ", ".join(f"{key}={config[key]!r}" for key in unknown[:4])
-        raise UnsupportedError(f"config.json of family {family} has unknown keys: {named}", "remove them if they have no effect")
+        named = ", ".join(f"{quote(key)[1:-1]}={quote(config[key])}" for key in unknown[:4])
+        raise UnsupportedError(
+            f"config.json of family {family} has unknown keys: {named}", "remove them if they have no effect"
+        )

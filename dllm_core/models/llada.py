@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from ..backend import F32, I64, Backend, LayerWeights, Rows
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, quote
 from ..tensors import Tensor
 from .base import Facts, Tensors, fetch, refuse_unknown, rope_tables
 
 # Keys whose other values would change the graph, with the one value that is implemented.
 FIXED: dict[str, Any] = {
+    "model_type": "llada",
     "activation_type": "silu",
     "alibi": False,
-    "alibi_bias_max": 8.0,
     "attention_layer_norm": False,
-    "attention_layer_norm_with_affine": True,
     "bias_for_layer_norm": False,
     "block_group_size": 1,
     "block_type": "llama",
@@ -34,22 +33,32 @@ FIXED: dict[str, Any] = {
     "layer_norm_with_affine": True,
     "rope": True,
     "rope_full_precision": True,
+    "tie_word_embeddings": False,
     "weight_tying": False,
-    "model_type": "llada",
+}
+# What the authors' code assumes where one of these is absent is not implemented, so they must be there.
+REQUIRED = {
+    "activation_type": "swiglu",
+    "block_type": "sequential",
+    "layer_norm_type": "default",
+    "rope": False,
+    "weight_tying": True,
 }
 # Keys that do not touch inference: dropouts, initialisation, file bookkeeping, training precision.
 IGNORED = {
     "_name_or_path",
+    "alibi_bias_max",  # only with alibi
     "architectures",
     "attention_dropout",
+    "attention_layer_norm_with_affine",  # only with attention_layer_norm
     "auto_map",
+    "bos_token_id",
     "embedding_dropout",
     "flash_attention",
     "init_cutoff_factor",
     "init_device",
     "init_fn",
     "init_std",
-    "multi_query_attention",  # superseded by n_kv_heads, checked below
     "precision",
     "residual_dropout",
     "torch_dtype",
@@ -57,6 +66,9 @@ IGNORED = {
     "transformers_version",
     "use_cache",
 }
+
+# The rotary tables are built for all positions at once: 1 GB at this length and heads of 128.
+LONGEST = 2**20
 
 
 @dataclass(frozen=True)
@@ -85,32 +97,29 @@ class LladaConfig:
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> LladaConfig:
         """Read and check config.json; UnsupportedError names the first key that cannot be honoured."""
-        for key, value in FIXED.items():
-            if config.get(key, value) != value:
-                raise UnsupportedError(f"config.json: {key}={config[key]!r} is not supported", f"only {value!r} is")
+        _check_fixed(config)
         number = _Numbers(config)
         heads = number.whole("n_heads")
-        multi_query = config.get("multi_query_attention")
-        kv_heads = number.whole("n_kv_heads", 1 if multi_query else heads)
         width = number.whole("d_model")
         vocab = number.whole("vocab_size")
         parsed = cls(
             d_model=width,
             n_layers=number.whole("n_layers"),
             n_heads=heads,
-            mlp_hidden_size=number.whole("mlp_hidden_size", width * int(config.get("mlp_ratio", 4))),
+            mlp_hidden_size=number.mlp_width(width),
             vocab_size=vocab,
             mask_token_id=number.identifier("mask_token_id"),
             eos_token_id=number.identifier("eos_token_id"),
-            n_kv_heads=kv_heads,
+            n_kv_heads=number.kv_heads(heads),
             embedding_size=number.whole("embedding_size", vocab),
             max_sequence_length=number.whole("max_sequence_length", 1024),
             rms_norm_eps=number.real("rms_norm_eps", 1e-5),
             rope_theta=number.real("rope_theta", 10000.0),
-            scale_logits=bool(config.get("scale_logits", False)),
-            pad_token_id=number.identifier("pad_token_id", config.get("eos_token_id")),
+            scale_logits=number.flag("scale_logits"),
+            pad_token_id=number.identifier("pad_token_id", number.identifier("eos_token_id")),
         )
-        refuse_unknown(config, {*cls.__dataclass_fields__, *FIXED, *IGNORED, "mlp_ratio"}, "llada")
+        known = {*cls.__dataclass_fields__, *FIXED, *IGNORED, "mlp_ratio", "multi_query_attention"}
+        refuse_unknown(config, known, "llada")
         parsed.check()
         return parsed
 
@@ -121,20 +130,25 @@ class LladaConfig:
                 f"config.json: d_model={self.d_model} does not divide into n_heads={self.n_heads} heads of even width"
             )
         if self.n_heads % self.n_kv_heads:
-            raise UnsupportedError(f"config.json: n_heads={self.n_heads} is no multiple of n_kv_heads={self.n_kv_heads}")
+            raise UnsupportedError(
+                f"config.json: n_heads={self.n_heads} is no multiple of n_kv_heads={self.n_kv_heads}"
+            )
+        if self.max_sequence_length > LONGEST:
+            raise UnsupportedError(
+                f"config.json: max_sequence_length={self.max_sequence_length} is above the {LONGEST} supported"
+            )
         if self.embedding_size < self.vocab_size:
             raise UnsupportedError(
                 f"config.json: embedding_size={self.embedding_size} is below vocab_size={self.vocab_size}"
             )
         for key in ("mask_token_id", "eos_token_id", "pad_token_id"):
             if not 0 <= getattr(self, key) < self.embedding_size:
-                raise UnsupportedError(
-                    f"config.json: {key}={getattr(self, key)} is outside the {self.embedding_size} rows of the embedding"
-                )
+                value, rows = getattr(self, key), self.embedding_size
+                raise UnsupportedError(f"config.json: {key}={value} is outside the {rows} rows of the embedding")
 
 
 class Llada:
-    """The prepared model. `hidden` is the whole graph but for the head, which the decoder applies to the rows it needs."""
+    """The prepared model. `hidden` is the graph up to the head, which the decoder applies to the rows it needs."""
 
     def __init__(
         self,
@@ -209,6 +223,23 @@ def _layer(
     )
 
 
+def _check_fixed(config: Mapping[str, Any]) -> None:
+    """UnsupportedError for the first key that asks for another graph than this one."""
+    for key, value in FIXED.items():
+        if key not in config:
+            if key in REQUIRED:
+                raise UnsupportedError(
+                    f"config.json lacks {key}",
+                    f"LLaDA's default for it is {REQUIRED[key]!r}, only {value!r} is supported",
+                )
+            continue
+        given = config[key]
+        if given is None and key == "bias_for_layer_norm":  # null: as include_bias
+            continue
+        if type(given) is not type(value) or given != value:
+            raise UnsupportedError(f"config.json: {key}={quote(given)} is not supported", f"only {value!r} is")
+
+
 class _Numbers:
     """Numbers of config.json, checked one by one: the file is somebody else's."""
 
@@ -225,17 +256,41 @@ class _Numbers:
     def whole(self, key: str, default: int | None = None) -> int:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            raise UnsupportedError(f"config.json: {key}={value!r} must be a positive whole number")
+            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a positive whole number")
         return value
 
     def identifier(self, key: str, default: int | None = None) -> int:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise UnsupportedError(f"config.json: {key}={value!r} must be a token id")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a token id")
         return value
+
+    def flag(self, key: str) -> bool:
+        value = self._get(key, False)
+        if not isinstance(value, bool):
+            raise UnsupportedError(f"config.json: {key}={quote(value)} must be true or false")
+        return value
+
+    def mlp_width(self, width: int) -> int:
+        """mlp_hidden_size, or mlp_ratio times the width of the model where it is not given."""
+        if self.config.get("mlp_hidden_size") is not None:
+            return self.whole("mlp_hidden_size")
+        return self.whole("mlp_hidden_size", width * self.whole("mlp_ratio", 4))
+
+    def kv_heads(self, heads: int) -> int:
+        """n_kv_heads, or what multi_query_attention says; both may be given if they agree."""
+        if self.config.get("multi_query_attention") is None:
+            return self.whole("n_kv_heads", heads)
+        implied = 1 if self.flag("multi_query_attention") else heads
+        if self.whole("n_kv_heads", implied) != implied:
+            raise UnsupportedError(
+                f"config.json: n_kv_heads={self.config['n_kv_heads']} contradicts "
+                f"multi_query_attention={self.config['multi_query_attention']}"
+            )
+        return implied
 
     def real(self, key: str, default: float) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-            raise UnsupportedError(f"config.json: {key}={value!r} must be a positive number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 < value < 1e30:
+            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a positive number")
         return float(value)
