@@ -55,7 +55,8 @@ def _choose_masks(r: random.Random, t: float, prompt: int, answer: int, length: 
     Half of the rows follow LLaDA: every position of answer and tail is masked with probability t. The
     other half looks like a block decoder's canvas: clean left of a block, masked right of it, t inside.
     LLaDA's 1/t weight is replaced by the mean over masked positions, which has the same minimiser
-    and less variance; the EOS tail, which is learned at once, counts a tenth.
+    and less variance; the EOS tail, which is learned at once, counts a tenth. A row counts by the root of its
+    answer's length, so that one-number answers are not drowned by stories.
     """
     weight = np.ones(length, np.float32)
     weight[prompt + answer + 1 :] = 0.1
@@ -75,7 +76,7 @@ def _choose_masks(r: random.Random, t: float, prompt: int, answer: int, length: 
     else:
         mask[:5] = False
         weight[:prompt] *= 0.3
-    return mask, weight * mask
+    return mask, weight * mask / answer**0.5
 
 
 def stream(encoder: Encoder, seed: int, shares: dict[str, float]) -> Iterator[Batch]:

@@ -37,11 +37,16 @@ def _number(r: random.Random, limit: int = 999) -> int:
     return r.randrange(min(10**digits, limit + 1))
 
 
+def _operands(r: random.Random) -> tuple[int, int]:
+    """Two numbers of about the same size; small ones often enough that the digit tables are learned early."""
+    limit = 10 ** r.choices((1, 2, 3), (2, 3, 5))[0]
+    return r.randrange(limit), r.randrange(limit)
+
+
 def add(r: random.Random) -> Example:
-    a = _number(r)
-    b = _number(r, 999 - a)
-    if r.random() < 0.5:
-        a, b = b, a
+    a, b = _operands(r)
+    if a + b > 999:
+        a, b = 999 - a, 999 - b  # now at most 998
     wording = r.choice(
         ["What is {a} + {b}?", "{a} + {b} =", "Add {a} and {b}.", "Compute {a} + {b}.", "How much is {a} plus {b}?"]
     )
@@ -49,7 +54,7 @@ def add(r: random.Random) -> Example:
 
 
 def subtract(r: random.Random) -> Example:
-    a, b = sorted((_number(r), _number(r)), reverse=True)
+    a, b = sorted(_operands(r), reverse=True)
     wording = r.choice(
         [
             "What is {a} - {b}?",
