@@ -80,8 +80,8 @@ class NumpyBackend(Backend):
 
     def rope(self, x: F32, heads: int, cos: F32, sin: F32, positions: I64) -> None:
         # rotate_half convention: pairs (j, j + D/2), as in the LLaDA and Qwen2 modelling files
-        view = x.reshape(x.shape[0], heads, -1)
-        half = view.shape[2] // 2
+        half = x.shape[1] // heads // 2
+        view = x.reshape(x.shape[0], heads, 2 * half)
         a, b = view[..., :half].copy(), view[..., half:].copy()
         c, s = cos[positions][:, None, :], sin[positions][:, None, :]
         view[..., :half] = a * c - b * s
