@@ -1,0 +1,65 @@
+"""Fill the marked tables of README and docs from the result files in docs/results/.
+
+    python benchmarks/render.py          rewrite the tables
+    python benchmarks/render.py --check  exit 1 if a table differs from its result file
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of this file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+PATTERN = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def load(name: str) -> dict:
+    return json.loads((RESULTS / name).read_text())
+
+
+def percent(cell: dict) -> str:
+    return f"{100 * cell['exact'] / cell['prompts']:.1f} %"
+
+
+def tiny_accuracy() -> str:
+    """Held-out exact match of the model inside, float32 beside int8."""
+    runs = [load(f"tiny-{scheme}.json") for scheme in ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")]
+    lines = ["| task | prompts | " + " | ".join(run["scheme"] for run in runs) + " |", "|---|---:|" + "---:|" * len(runs)]
+    for task, cell in runs[0]["tasks"].items():
+        lines.append(f"| {task} | {cell['prompts']} | " + " | ".join(percent(run["tasks"][task]) for run in runs) + " |")
+    lines.append(f"| **all** | {runs[0]['prompts']} | " + " | ".join(f"**{percent(run)}**" for run in runs) + " |")
+    first = runs[0]
+    lines.append("")
+    lines.append(
+        f"Exact match on prompts that training never saw; canvas {first['max_tokens']}, block {first['block_length']}, "
+        f"{first['steps']} steps (one token a step)."
+    )
+    return "\n".join(lines)
+
+
+TABLES = {"tiny_accuracy": tiny_accuracy}
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text()
+        new = PATTERN.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
+        if new != text:
+            stale.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(new)
+    if check and stale:
+        print(f"tables differ from docs/results in: {', '.join(stale)}; run python benchmarks/render.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
