@@ -80,7 +80,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `ids`. Rows of the embedding beyond the tokenizer's own ids have no text."""
-        return _guard("decode", self._core.decode, self.check_ids(ids), skip_special_tokens=skip_special)
+        return _guard(
+            "tokenizer.json cannot decode", self._core.decode, self.check_ids(ids), skip_special_tokens=skip_special
+        )
 
     def token_text(self, token: int) -> str:
         """One token for display: its text, the name of a special token, "<id 7>" where there is none."""
@@ -122,7 +124,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the text has a half character at {error.start}", "give it as UTF-8") from None
-        return list(_guard("encode", self._core.encode, text, add_special_tokens=False).ids)
+        return list(_guard("tokenizer.json cannot encode", self._core.encode, text, add_special_tokens=False).ids)
 
     def _id(self, key: str) -> int | None:
         text = self.special_tokens.get(key)
@@ -137,7 +139,7 @@ class Tokenizer:
             raise CheckpointError(f"tokenizer_config.json: mask_token {quote(named)} is not in tokenizer.json")
         if own is not None and configured is not None and own != configured:
             raise CheckpointError(
-                f"mask token {quote(name)} has id {own} in the tokenizer, but config.json has mask_token_id={configured}",
+                f"mask token {quote(name)} is {own} in the tokenizer, but config.json has mask_token_id={configured}",
                 "tokenizer and weights are from different models",
             )
         mask = own if own is not None else configured
@@ -160,7 +162,7 @@ def _load(path: Path) -> Any:
     from tokenizers import Tokenizer as Core
 
     require_file(path)
-    core = _guard(f"read {path}", Core.from_str, read_text(path, 512 << 20))
+    core = _guard(f"cannot read {path}", Core.from_str, read_text(path, 512 << 20))
     core.no_truncation()
     core.no_padding()
     return core
@@ -174,7 +176,7 @@ def _guard(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -
         raise
     except BaseException as error:  # a Rust panic is no Exception
         reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"tokenizer.json: cannot {what}: {reason}", "download the file again") from None
+        raise CheckpointError(f"{what}: {reason}", "download the file again") from None
 
 
 def _special(settings: Mapping[str, Any], key: str) -> str | None:
