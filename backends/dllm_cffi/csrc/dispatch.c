@@ -1,0 +1,80 @@
+/* The dispatch table: one row per instruction set, best first, each tested against the CPU at run time. */
+#include <stddef.h>
+
+#include "row.h"
+
+#define ENTRY(suffix, type, op, parameters) .op = dllm_f32_##op##__##suffix,
+
+static int always(void)
+{
+    return 1;
+}
+
+static const dllm_ops scalar_ops = {DLLM_OPS(ENTRY, scalar)};
+
+/* __builtin_cpu_supports also asks the operating system whether it saves the wide registers (xgetbv). */
+#ifdef DLLM_HAVE_AVX2
+static const dllm_ops avx2_ops = {DLLM_OPS(ENTRY, avx2)};
+
+static int has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+#ifdef DLLM_HAVE_AVX512VNNI
+static const dllm_ops avx512vnni_ops = {DLLM_OPS(ENTRY, avx512vnni)};
+
+static int has_avx512vnni(void)
+{
+    __builtin_cpu_init();
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+static const dllm_row rows[] = {
+#ifdef DLLM_HAVE_AVX512VNNI
+    {.name = "avx512vnni",
+     .supported = has_avx512vnni,
+     .gemm = {&dllm_f32_gemm_14x32c1__avx512vnni, &dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
+              &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni},
+     .ops = &avx512vnni_ops},
+#endif
+#ifdef DLLM_HAVE_AVX2
+    {.name = "avx2",
+     .supported = has_avx2,
+     .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
+              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2},
+     .ops = &avx2_ops},
+#endif
+    {.name = "scalar",
+     .supported = always,
+     .gemm = {&dllm_f32_gemm_4x8c1__scalar, &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
+              &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar},
+     .ops = &scalar_ops},
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+int dllm_row_count(void)
+{
+    return ROWS;
+}
+
+const char *dllm_row_name(int row)
+{
+    return row >= 0 && row < ROWS ? rows[row].name : NULL;
+}
+
+int dllm_row_supported(int row)
+{
+    return row >= 0 && row < ROWS && rows[row].supported();
+}
+
+const dllm_row *dllm_get_row(int row)
+{
+    return dllm_row_supported(row) ? &rows[row] : NULL;
+}

@@ -1,0 +1,102 @@
+/* int8 x int8 GEMM tile with one weight scale per output and group of inputs, AVX512-VNNI.
+ *
+ * Contract: see dllm_tile. Each group's integer sum starts at -128 * (sum of the row's codes in the group), since
+ * weights are stored as code + 128; it is then scaled and added to a float sum, groups in ascending order.
+ *
+ * Layout: as dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni; a_start [groups][mr], b_scale [groups][32].
+ *
+ * Registers: 7 x 2 integer and 7 x 2 float sums, 2 weights, 1 broadcast: 31 of 32. A group of 128 costs 32 x 14
+ * vpdpbusd and 14 conversions and multiply-adds. */
+#include "avx512.h"
+
+enum { MR = 7 };
+
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
+{
+    interleave_words(rows, ld / 4, mr, steps, a);
+}
+
+DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m512i *sum)
+{
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < VECTORS; j++)
+            _mm512_mask_storeu_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
+                                     column_mask(t->cols, j), sum[2 * i + j]);
+}
+
+DLLM_INLINE void tile(const int mr, const dllm_tile *t)
+{
+    const int8_t *a = t->a;
+    const uint8_t *b = t->b;
+    const int32_t *a_start = t->a_start;
+    const float *b_scale = t->b_scale;
+    const char *ahead = t->prefetch;
+    const int ahead_step = t->prefetch_step;
+    __m512i sum[MR * VECTORS];
+    __m512 total[MR * VECTORS];
+    UNROLL for (int i = 0; i < 2 * mr; i++)
+    {
+        total[i] = _mm512_setzero_ps();
+    }
+    int64_t group = 0;
+    for (int64_t left = t->k_steps; left > 0; left -= t->group_steps, group++) {
+        UNROLL for (int i = 0; i < mr; i++)
+        {
+            sum[2 * i] = sum[2 * i + 1] = _mm512_set1_epi32(a_start[i]);
+        }
+        int64_t steps = left < t->group_steps ? left : t->group_steps;
+        for (int64_t k = steps; k > 0; k--, a += 4 * mr, b += 4 * NR) {
+            const __m512i b0 = _mm512_load_si512(b), b1 = _mm512_load_si512(b + 64);
+            ahead = prefetch_next(ahead, ahead_step);
+            UNROLL for (int i = 0; i < mr; i++)
+            {
+                const __m512i x = _mm512_set1_epi32(((const int32_t *)a)[i]);
+                sum[2 * i] = _mm512_dpbusd_epi32(sum[2 * i], b0, x);
+                sum[2 * i + 1] = _mm512_dpbusd_epi32(sum[2 * i + 1], b1, x);
+            }
+        }
+        const __m512 s0 = _mm512_loadu_ps(b_scale), s1 = _mm512_loadu_ps(b_scale + LANES);
+        UNROLL for (int i = 0; i < mr; i++)
+        {
+            total[2 * i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i]), s0, total[2 * i]);
+            total[2 * i + 1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i + 1]), s1, total[2 * i + 1]);
+        }
+        if (t->acc)
+            store_sums(mr, t, group, sum);
+        a_start += mr;
+        b_scale += NR;
+    }
+    if (!t->c)
+        return;
+    UNROLL for (int j = 0; j < VECTORS; j++)
+    {
+        const __mmask16 mask = column_mask(t->cols, j);
+        UNROLL for (int i = 0; i < mr; i++)
+        {
+            store_outputs(t, i, j, mask, _mm512_mul_ps(total[2 * i + j], _mm512_set1_ps(t->a_scale[i])));
+        }
+    }
+}
+
+#define CASE(mr)                                                                                             \
+    case mr:                                                                                                 \
+        tile(mr, t);                                                                                         \
+        break;
+
+static void gemm(dllm_tile *t)
+{
+    t->kernel = "dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni";
+    switch (t->mr) {
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+    }
+}
+
+const dllm_gemm dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni = {.mr = MR,
+                                                             .nr = NR,
+                                                             .kr = 4,
+                                                             .a_bytes = 1,
+                                                             .b_bytes = 1,
+                                                             .zero_point = 128,
+                                                             .pack_a = pack_a,
+                                                             .start = start_at_zero_point,
+                                                             .gemm = gemm};

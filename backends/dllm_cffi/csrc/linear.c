@@ -1,0 +1,274 @@
+/* The linear layer: rows -> (norm or activation) -> codes -> tiles -> GEMM, threaded over panels.
+ *
+ * Work is never split along k, so no result depends on the thread count. */
+#include <string.h>
+
+#include "linear.h"
+#include "pool.h"
+
+enum {
+    CODES_ALIGN = 64,      /* `start` functions read whole vectors */
+    SMALL_ROWS = 1 << 13,  /* activations below which another thread costs more than it saves */
+    SMALL_GEMM = 1 << 19,  /* multiplications, likewise */
+    STEPS_PER_ITEM = 1024, /* interleaving: steps of one tile per work item */
+};
+
+static _Atomic(const char *) last_kernel = "";
+
+const char *dllm_last_kernel(void)
+{
+    return atomic_load(&last_kernel);
+}
+
+/* ---- scratch ---- */
+
+static void *carve(char *base, int64_t *used, int64_t bytes)
+{
+    int64_t at = *used;
+    *used = at + dllm_round_up(bytes, 64);
+    return base ? base + at : NULL;
+}
+
+int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch)
+{
+    const dllm_row *row = dllm_get_row(w->row);
+    const dllm_gemm *g = row->gemm[w->scheme];
+    int64_t used = 0, k = w->k;
+    *p = (dllm_packed){.w = w, .row = row, .g = g, .threads = threads, .rows = rows};
+    p->tiles = dllm_ceil_div(rows, g->mr);
+    p->steps = dllm_ceil_div(k, g->kr);
+    p->group = w->scheme == DLLM_QB8W ? DLLM_GROUP : k;
+    p->groups = dllm_ceil_div(k, p->group);
+    /* One line more than k asks for: rows a power of two apart would share their cache sets. */
+    p->ld = dllm_round_up(k, CODES_ALIGN) + CODES_ALIGN;
+    if (w->scheme == DLLM_F32) {
+        p->values = carve(scratch, &used, rows * k * (int64_t)sizeof(float));
+    } else {
+        p->line = carve(scratch, &used, threads * k * (int64_t)sizeof(float));
+        p->codes = carve(scratch, &used, rows * p->ld);
+        p->scale = carve(scratch, &used, rows * (int64_t)sizeof(float));
+        p->row_start = carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
+        p->start = carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
+    }
+    p->a = carve(scratch, &used, rows * p->steps * g->kr * g->a_bytes);
+    return used;
+}
+
+/* ---- activations ---- */
+
+typedef struct {
+    dllm_packed *p;
+    const dllm_input *in;
+} fill_job;
+
+static void make_values(void *arg, int64_t r, int worker)
+{
+    const fill_job *job = arg;
+    const dllm_packed *p = job->p;
+    const dllm_input *in = job->in;
+    int64_t k = p->w->k;
+    (void)worker;
+    if (in->kind == DLLM_NORMED)
+        p->row->ops->rms_norm(in->x, k, in->norm, in->eps, k, r, r + 1, p->values, k);
+    else
+        p->row->ops->swiglu(in->x, 2 * k, k, r, r + 1, p->values, k);
+}
+
+static void make_codes(void *arg, int64_t r, int worker)
+{
+    const fill_job *job = arg;
+    const dllm_packed *p = job->p;
+    const dllm_input *in = job->in;
+    const dllm_ops *ops = p->row->ops;
+    int64_t k = p->w->k;
+    float *line = p->line + worker * k;
+    if (in->kind == DLLM_NORMED)
+        ops->rms_norm_quantise(in->x, k, in->norm, in->eps, k, r, r + 1, p->codes, p->ld, p->scale, line);
+    else if (in->kind == DLLM_SWIGLU)
+        ops->swiglu_quantise(in->x, 2 * k, k, r, r + 1, p->codes, p->ld, p->scale, line);
+    else
+        ops->quantise_rows(in->x, k, k, r, r + 1, p->codes, p->ld, p->scale);
+    int8_t *codes = p->codes + r * p->ld;
+    memset(codes + k, 0, (size_t)(p->ld - k));
+    if (p->g->start)
+        p->g->start(codes, k, p->group, p->row_start + r * p->groups);
+}
+
+/* Tile t covers rows *first .. *first + mr - 1; sizes differ by at most one. */
+static int tile_rows(const dllm_packed *p, int64_t t, int64_t *first)
+{
+    int64_t size = p->rows / p->tiles, longer = p->rows % p->tiles;
+    *first = t * size + (t < longer ? t : longer);
+    return (int)(size + (t < longer));
+}
+
+static int64_t items_per_tile(const dllm_packed *p)
+{
+    return dllm_ceil_div(p->steps, STEPS_PER_ITEM);
+}
+
+static void interleave(void *arg, int64_t item, int worker)
+{
+    const fill_job *job = arg;
+    const dllm_packed *p = job->p;
+    const dllm_gemm *g = p->g;
+    int64_t first, tile = item / items_per_tile(p), step = item % items_per_tile(p) * STEPS_PER_ITEM;
+    int64_t steps = p->steps - step < STEPS_PER_ITEM ? p->steps - step : STEPS_PER_ITEM;
+    int mr = tile_rows(p, tile, &first);
+    (void)worker;
+    char *a = (char *)p->a + (first * p->steps + step * mr) * g->kr * g->a_bytes;
+    if (p->w->scheme == DLLM_F32) {
+        const float *x = job->in->kind == DLLM_PLAIN ? job->in->x : p->values;
+        g->pack_a(x + first * p->w->k + step * g->kr, p->w->k, mr, steps, a);
+        return;
+    }
+    g->pack_a(p->codes + first * p->ld + step * g->kr, p->ld, mr, steps, a);
+    if (step == 0 && g->start)
+        for (int64_t i = 0; i < p->groups; i++)
+            for (int r = 0; r < mr; r++)
+                p->start[first * p->groups + i * mr + r] = p->row_start[(first + r) * p->groups + i];
+}
+
+void dllm_packed_fill(dllm_packed *p, const dllm_input *input)
+{
+    fill_job job = {p, input};
+    int threads = p->rows * p->w->k < SMALL_ROWS ? 1 : p->threads;
+    if (p->w->scheme != DLLM_F32)
+        dllm_parallel(threads, p->rows, make_codes, &job);
+    else if (input->kind != DLLM_PLAIN)
+        dllm_parallel(threads, p->rows, make_values, &job);
+    dllm_parallel(threads, p->tiles * items_per_tile(p), interleave, &job);
+}
+
+/* ---- GEMM ---- */
+
+typedef struct {
+    const dllm_packed *p;
+    float *y;
+    const float *residual;
+    int32_t *acc;
+    int64_t ldc, first_panel, first_column; /* y starts at this column of the layer */
+    int64_t blocks, items;                  /* items are panels x blocks of tiles */
+    _Atomic int64_t next;
+} gemm_job;
+
+static const char *panel_bytes(const dllm_packed *p, int64_t panel)
+{
+    return (const char *)p->w->weight + panel * p->steps * p->g->kr * p->g->nr * p->g->b_bytes;
+}
+
+/* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`. */
+static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead)
+{
+    const dllm_packed *p = job->p;
+    const dllm_gemm *g = p->g;
+    const dllm_linear *w = p->w;
+    int64_t column = panel * g->nr, at = column - job->first_column, step_bytes = g->kr * g->nr * g->b_bytes;
+    int64_t touch = dllm_ceil_div(step_bytes, to - from);
+    dllm_tile t = {.b = panel_bytes(p, panel),
+                   .k_steps = p->steps,
+                   .group_steps = dllm_ceil_div(p->group, g->kr),
+                   .b_scale = w->scale ? w->scale + column * p->groups : NULL,
+                   .bias = w->bias ? w->bias + column : NULL,
+                   .ldc = job->ldc,
+                   .acc_group = p->rows * job->ldc,
+                   .cols = (int)(w->n - column < g->nr ? w->n - column : g->nr),
+                   .prefetch_step = (int)touch};
+    for (int64_t i = from; i < to; i++) {
+        int64_t first;
+        t.mr = tile_rows(p, i, &first);
+        t.a = (const char *)p->a + first * p->steps * g->kr * g->a_bytes;
+        t.a_start = p->start + first * p->groups;
+        t.a_scale = p->scale + first;
+        t.c = job->y ? job->y + first * job->ldc + at : NULL;
+        t.residual = job->residual ? job->residual + first * job->ldc + at : NULL;
+        t.acc = job->acc ? job->acc + first * job->ldc + at : NULL;
+        t.prefetch = panel_bytes(p, ahead) + (i - from) * p->steps * touch;
+        g->gemm(&t);
+    }
+    return t.kernel;
+}
+
+static void run_item(const gemm_job *job, int64_t item, int64_t ahead)
+{
+    int64_t block = item % job->blocks, tiles = job->p->tiles;
+    int64_t from = tiles * block / job->blocks, to = tiles * (block + 1) / job->blocks;
+    const char *kernel = run_panel(job, job->first_panel + item / job->blocks, from, to,
+                                   job->first_panel + ahead / job->blocks);
+    atomic_store_explicit(&last_kernel, kernel, memory_order_relaxed);
+}
+
+/* One call per thread. Items are claimed one ahead, so that a thread can prefetch what it will need; not near
+ * the end, where the claim could keep the other threads idle. */
+static void gemm_worker(void *arg, int64_t unused, int worker)
+{
+    gemm_job *job = arg;
+    int64_t guard = job->items - 2 * job->p->threads, item = atomic_fetch_add(&job->next, 1);
+    (void)unused, (void)worker;
+    while (item < job->items) {
+        int64_t ahead = item < guard ? atomic_fetch_add(&job->next, 1) : -1;
+        run_item(job, item, ahead >= 0 && ahead < job->items ? ahead : item);
+        item = ahead >= 0 ? ahead : atomic_fetch_add(&job->next, 1);
+    }
+}
+
+void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc)
+{
+    int64_t panels = dllm_ceil_div(p->w->n, p->g->nr), wanted = 4 * p->threads;
+    gemm_job job = {.p = p, .y = y, .residual = residual, .acc = acc, .ldc = p->w->n, .blocks = 1};
+    if (panels < wanted)
+        job.blocks = dllm_ceil_div(wanted, panels) < p->tiles ? dllm_ceil_div(wanted, panels) : p->tiles;
+    job.items = panels * job.blocks;
+    int threads = p->rows * p->w->n * p->w->k < SMALL_GEMM ? 1 : p->threads;
+    dllm_parallel(threads, threads, gemm_worker, &job);
+}
+
+void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc)
+{
+    gemm_job job = {
+        .p = p, .y = y, .ldc = ldc, .first_panel = 0, .first_column = first * p->g->nr, .blocks = 1};
+    for (int64_t panel = first; panel < last; panel++)
+        run_item(&job, panel, panel + 1 < last ? panel + 1 : panel);
+}
+
+/* ---- public calls ---- */
+
+static int acceptable(const dllm_linear *w, int threads, int64_t rows)
+{
+    return dllm_weight_bytes(w) > 0 && w->k <= DLLM_MAX_K && threads >= 1 && threads <= DLLM_MAX_THREADS &&
+           rows >= 1;
+}
+
+int64_t dllm_linear_scratch(const dllm_linear *w, int threads, int64_t rows)
+{
+    dllm_packed p;
+    return acceptable(w, threads, rows) ? dllm_packed_plan(&p, w, threads, rows, NULL) : 0;
+}
+
+int dllm_linear_run(int threads, const dllm_linear *w, const dllm_input *input, int64_t rows, float *y,
+                    const float *residual, void *scratch)
+{
+    dllm_packed p;
+    if (!acceptable(w, threads, rows))
+        return DLLM_BAD_ARGUMENT;
+    dllm_packed_plan(&p, w, threads, rows, scratch);
+    dllm_packed_fill(&p, input);
+    dllm_packed_gemm(&p, y, residual, NULL);
+    return DLLM_OK;
+}
+
+int dllm_accumulators(int threads, const dllm_linear *w, const float *x, int64_t rows, int8_t *codes,
+                      float *scale, int32_t *acc, void *scratch)
+{
+    dllm_packed p;
+    if (!acceptable(w, threads, rows) || w->scheme == DLLM_F32)
+        return DLLM_BAD_ARGUMENT;
+    dllm_input input = {.kind = DLLM_PLAIN, .x = x};
+    dllm_packed_plan(&p, w, threads, rows, scratch);
+    dllm_packed_fill(&p, &input);
+    dllm_packed_gemm(&p, NULL, NULL, acc);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(codes + r * w->k, p.codes + r * p.ld, (size_t)w->k);
+    memcpy(scale, p.scale, (size_t)rows * sizeof *scale);
+    return DLLM_OK;
+}

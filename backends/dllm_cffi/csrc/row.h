@@ -1,0 +1,83 @@
+/* What one row of the dispatch table offers. Internal. */
+#ifndef DLLM_ROW_H
+#define DLLM_ROW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dllm.h"
+#include "ops.h"
+
+/* One panel of weights times one tile of rows: the unit of work of a GEMM kernel.
+ *
+ *   a  packed activations of mr rows: [k_steps][mr][kr]
+ *   b  one panel of weights:          [k_steps][nr][kr]
+ *   c  the mr x cols outputs:         c[i * ldc + j]
+ *
+ * f32 kernels read a, b, bias and residual. In int8 kernels the integer sum of group g and row i starts at
+ * a_start[g * mr + i], and out = (sum over g of sum * b_scale[g * nr + j]) * a_scale[i] + bias + residual. */
+typedef struct {
+    const void *a, *b;
+    int64_t k_steps, group_steps; /* steps of kr inputs: all, and per weight scale */
+    const int32_t *a_start;       /* [groups][mr]; unused where zero_point is 0 */
+    const float *a_scale;         /* [mr] */
+    const float *b_scale;         /* [groups][nr] */
+    const float *bias;            /* [nr] or NULL */
+    const float *residual;        /* like c, or NULL */
+    float *c;                     /* NULL: integer sums only */
+    int64_t ldc;
+    int32_t *acc; /* integer sums acc[g * acc_group + i * ldc + j] are stored here; NULL except in checks */
+    int64_t acc_group;
+    int mr, cols;
+    int prefetch_step;    /* every step touches one cache line at `prefetch` and moves it by this ... */
+    const char *prefetch; /* ... so that the next panel is in cache in time */
+    const char *kernel;   /* set by the kernel: its name */
+} dllm_tile;
+
+/* A GEMM kernel and its packed layout. */
+typedef struct {
+    int mr, nr, kr;
+    int a_bytes, b_bytes; /* of one packed activation, of one packed weight */
+    int zero_point;       /* 128 where int8 weights are stored unsigned, else 0 */
+    /* Interleaves `steps` steps of mr rows, which lie `ld` elements apart, into a: [steps][mr][kr]. */
+    void (*pack_a)(const void *rows, int64_t ld, int mr, int64_t steps, void *a);
+    /* start[g] = -zero_point * sum of the codes of group g; codes are zero up to a multiple of 64 past k.
+     * NULL where zero_point is 0. */
+    void (*start)(const int8_t *codes, int64_t k, int64_t group, int32_t *start);
+    void (*gemm)(dllm_tile *t);
+} dllm_gemm;
+
+/* Every other operator, see ops.h. */
+#define DLLM_OP_FIELD(suffix, type, op, parameters) type(*op) parameters;
+typedef struct {
+    DLLM_OPS(DLLM_OP_FIELD, )
+} dllm_ops;
+
+typedef struct {
+    const char *name;
+    int (*supported)(void);
+    const dllm_gemm *gemm[3]; /* by scheme */
+    const dllm_ops *ops;
+} dllm_row;
+
+const dllm_row *dllm_get_row(int row); /* NULL if there is none */
+
+/* The kernel descriptions, one per kernel file. */
+extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar;
+extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2;
+extern const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni, dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
+    dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni;
+
+#define DLLM_INLINE static inline __attribute__((always_inline))
+
+static inline int64_t dllm_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t dllm_round_up(int64_t a, int64_t b)
+{
+    return dllm_ceil_div(a, b) * b;
+}
+
+#endif
