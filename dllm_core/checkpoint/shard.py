@@ -130,6 +130,8 @@ def _entry(name: str, value: Any, base: int, path: Path) -> Entry:
         )
     if not _whole_numbers(shape) or len(shape) > 32:
         raise CheckpointError(f"{where} has shape {quote(shape)}, not a list of whole numbers", AGAIN)
+    if math.prod(max(d, 1) for d in shape) >= 2**60:  # beyond any address, even where a zero makes the size zero
+        raise CheckpointError(f"{where} has shape {quote(shape)}, which is too large", AGAIN)
     if not _whole_numbers(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{where} has data_offsets {quote(offsets)}, not [begin, end]", AGAIN)
     need = math.prod(shape) * ITEM_BYTES[dtype]
