@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,9 @@ def load(
     path = resolve(name, registry)
     folder = open_folder(path)
     model = build_model(folder.config, folder, engine, scheme, registry, progress)
-    tokenizer = Tokenizer.from_folder(path, model.facts)
+    tokenizer = Tokenizer.from_folder(path, model.facts.vocab_size)
+    if tokenizer is not None and model.facts.eot_id is None:  # config.json does not name it
+        model.facts = replace(model.facts, eot_id=tokenizer.eot_id)
     return Engine(model, tokenizer, _decoding_defaults(folder.generation_config), time.perf_counter() - began, name)
 
 
