@@ -1,0 +1,150 @@
+/* Operators that treat each row by itself: norm, SwiGLU, dynamic quantisation, and the fusions of these.
+ *
+ * Contract: ops.h. Layout: rows of `width` floats, `stride` apart; codes int8 row-major; one scale a row.
+ *
+ * Quantisation is dllm_core.quant.quantise_rows bit for bit. The magnitude is the integer maximum of the bit
+ * patterns of |x|, which order like the numbers and put inf and NaN on top. Rounding is one addition: the low
+ * byte of x * inverse + 1.5 * 2^23 is the code, half to even. |x * inverse| cannot reach 127.5, so no clip.
+ *
+ * Why it is fast: two passes over a row that stays in L1 (three when fused, through one row of scratch), all
+ * in full vectors; memory bound beyond that. Sums of squares run in double: the norm is then correct to the
+ * last bit or so whatever the width, and a division a lane keeps it equal to the reference's formula.
+ */
+#include "ops.h"
+#include "ops_math.h"
+
+#define TINY 0x1p-100f
+#define QMAX 127.0f
+
+typedef int8_t i8vec __attribute__((vector_size(VL)));
+typedef int8_t i8vec_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
+typedef float half_vec_unaligned __attribute__((vector_size(2 * VL), aligned(4), may_alias));
+typedef double dvec __attribute__((vector_size(4 * VL)));
+
+void DLLM_OP(exp)(const float *x, int64_t begin, int64_t end, float *out) {
+    for (int64_t i = begin; i < end; i += VL) {
+        vec_store_n(out + i, vec_exp(vec_load_n(x + i, end - i, 0)), end - i);
+    }
+}
+
+void DLLM_OP(add)(float *x, const float *y, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += VL) {
+        vec_store_n(x + i, vec_load_n(x + i, end - i, 0) + vec_load_n(y + i, end - i, 0), end - i);
+    }
+}
+
+static int32_t bits_of(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* max |x| of a row as the bit pattern of a float; above that of infinity if the row holds NaN. */
+static int32_t magnitude(const float *x, int64_t width) {
+    ivec most = {0};
+    for (int64_t i = 0; i < width; i += VL) {
+        const ivec bits = (ivec)vec_load_n(x + i, width - i, 0) & 0x7fffffff;
+        most = ivec_select(bits > most, bits, most);
+    }
+    int32_t lanes[VL], top = 0;
+    memcpy(lanes, &most, sizeof lanes);
+    for (int i = 0; i < VL; i++)
+        top = lanes[i] > top ? lanes[i] : top;
+    return top;
+}
+
+static void quantise_row(const float *x, int64_t width, int8_t *codes, float *scale) {
+    const int32_t bits = magnitude(x, width);
+    float amax;
+    memcpy(&amax, &bits, sizeof amax);
+    if (bits >= bits_of(INFINITY) || amax < TINY) {
+        memset(codes, 0, (size_t)width);
+        *scale = bits >= bits_of(INFINITY) ? NAN : 0.0f;
+        return;
+    }
+    *scale = amax / QMAX;
+    const vec inverse = vec_set1(QMAX / amax), rounding = vec_set1(ROUNDING);
+    for (int64_t i = 0; i < width; i += VL) {
+        const vec rounded = vec_load_n(x + i, width - i, 0) * inverse + rounding;
+        const i8vec code = __builtin_convertvector((ivec)rounded, i8vec);
+        if (width - i >= VL) {
+            *(i8vec_unaligned *)(codes + i) = code;
+        } else {
+            memcpy(codes + i, &code, (size_t)(width - i));
+        }
+    }
+}
+
+void DLLM_OP(quantise_rows)(const float *x, int64_t x_stride, int64_t width, int64_t begin, int64_t end,
+                            int8_t *codes, int64_t codes_stride, float *scale) {
+    for (int64_t row = begin; row < end; row++) {
+        quantise_row(x + row * x_stride, width, codes + row * codes_stride, scale + row);
+    }
+}
+
+static double sum_of_squares(const float *x, int64_t width) {
+    dvec sum[2] = {{0}};
+    int64_t i = 0;
+    for (; i + VL <= width; i += VL) {
+        const dvec low = __builtin_convertvector(*(const half_vec_unaligned *)(x + i), dvec);
+        const dvec high = __builtin_convertvector(*(const half_vec_unaligned *)(x + i + VL / 2), dvec);
+        sum[0] += low * low;
+        sum[1] += high * high;
+    }
+    const dvec both = sum[0] + sum[1];
+    double total = 0;
+    for (int lane = 0; lane < VL / 2; lane++)
+        total += both[lane];
+    for (; i < width; i++)
+        total += (double)x[i] * x[i];
+    return total;
+}
+
+static void rms_norm_row(const float *x, const float *weight, float eps, int64_t width, float *out) {
+    const float mean_square = (float)(sum_of_squares(x, width) / (double)width);
+    const vec root = vec_set1(sqrtf(mean_square + eps));
+    for (int64_t i = 0; i < width; i += VL) {
+        const vec normed = vec_load_n(x + i, width - i, 0) / root;
+        vec_store_n(out + i, normed * vec_load_n(weight + i, width - i, 0), width - i);
+    }
+}
+
+void DLLM_OP(rms_norm)(const float *x, int64_t x_stride, const float *weight, float eps, int64_t width,
+                       int64_t begin, int64_t end, float *out, int64_t out_stride) {
+    for (int64_t row = begin; row < end; row++) {
+        rms_norm_row(x + row * x_stride, weight, eps, width, out + row * out_stride);
+    }
+}
+
+void DLLM_OP(rms_norm_quantise)(const float *x, int64_t x_stride, const float *weight, float eps,
+                                int64_t width, int64_t begin, int64_t end, int8_t *codes,
+                                int64_t codes_stride, float *scale, float *scratch) {
+    for (int64_t row = begin; row < end; row++) {
+        rms_norm_row(x + row * x_stride, weight, eps, width, scratch);
+        quantise_row(scratch, width, codes + row * codes_stride, scale + row);
+    }
+}
+
+static void swiglu_row(const float *gate_up, int64_t width, float *out) {
+    const float *up = gate_up + width;
+    for (int64_t i = 0; i < width; i += VL) {
+        const vec gate = vec_load_n(gate_up + i, width - i, 0);
+        const vec silu = gate / (vec_set1(1.0f) + vec_exp(-gate));
+        vec_store_n(out + i, silu * vec_load_n(up + i, width - i, 0), width - i);
+    }
+}
+
+void DLLM_OP(swiglu)(const float *gate_up, int64_t stride, int64_t width, int64_t begin, int64_t end,
+                     float *out, int64_t out_stride) {
+    for (int64_t row = begin; row < end; row++) {
+        swiglu_row(gate_up + row * stride, width, out + row * out_stride);
+    }
+}
+
+void DLLM_OP(swiglu_quantise)(const float *gate_up, int64_t stride, int64_t width, int64_t begin, int64_t end,
+                              int8_t *codes, int64_t codes_stride, float *scale, float *scratch) {
+    for (int64_t row = begin; row < end; row++) {
+        swiglu_row(gate_up + row * stride, width, scratch);
+        quantise_row(scratch, width, codes + row * codes_stride, scale + row);
+    }
+}
