@@ -155,9 +155,8 @@ def work(rank: int, options: Options) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     if options.workers > 1:
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", "29511")
-        dist.init_process_group("gloo", rank=rank, world_size=options.workers)
+        meeting = f"file://{options.out.resolve()}/workers"  # a file and no port: nothing to collide with
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=options.workers)
     tokenizer = Tokenizer.from_file(str(options.out / "tokenizer.json"))
     encoder = batches.Encoder(tokenizer)
     shape = Shape(tokenizer.get_vocab_size())
@@ -238,4 +237,5 @@ def train(options: Options) -> None:
     if options.workers == 1:
         work(0, options)
     else:
+        (options.out / "workers").unlink(missing_ok=True)
         torch.multiprocessing.spawn(work, (options,), nprocs=options.workers)
