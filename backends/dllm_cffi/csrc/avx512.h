@@ -10,13 +10,20 @@
 
 enum { NR = 32, VECTORS = 2, LANES = 16 }; /* a panel is two vectors of 16 outputs wide */
 
-/* Touches the next panel: every line of it when one tile covers it alone, a share of it otherwise. */
+/* Touches two lines of the next panel. With several tiles per panel, each covers a share and touches lines often. */
 DLLM_INLINE const char *prefetch_next(const char *at, int step)
 {
     _mm_prefetch(at, _MM_HINT_T1);
-    if (step > 64)
-        _mm_prefetch(at + 64, _MM_HINT_T1);
+    _mm_prefetch(at + 64, _MM_HINT_T1);
     return at + step;
+}
+
+/* sum += b (unsigned bytes) . x (signed bytes), by fours. In assembly because gcc 12, given the intrinsic, copies
+ * the sums between registers and spills them: a third of the speed. */
+DLLM_INLINE __m512i dot(__m512i sum, __m512i b, __m512i x)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(x));
+    return sum;
 }
 
 DLLM_INLINE __mmask16 column_mask(int cols, int vector)
@@ -25,15 +32,33 @@ DLLM_INLINE __mmask16 column_mask(int cols, int vector)
     return left >= LANES ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
 }
 
-/* c = y + bias + residual for one vector of row i. */
-DLLM_INLINE void store_outputs(const dllm_tile *t, int i, int vector, __mmask16 mask, __m512 y)
+/* c = total (* a_scale) + bias + residual for a tile of float sums. Out of the kernels, whose registers are full. */
+static inline void store_outputs(const dllm_tile *t, const __m512 *total)
 {
-    int64_t at = i * t->ldc + vector * LANES;
-    if (t->bias)
-        y = _mm512_add_ps(y, _mm512_loadu_ps(t->bias + vector * LANES));
-    if (t->residual)
-        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, t->residual + at));
-    _mm512_mask_storeu_ps(t->c + at, mask, y);
+    for (int j = 0; j < VECTORS; j++) {
+        const __mmask16 mask = column_mask(t->cols, j);
+        const __m512 bias = t->bias ? _mm512_loadu_ps(t->bias + j * LANES) : _mm512_setzero_ps();
+        for (int i = 0; i < t->mr; i++) {
+            const int64_t at = i * t->ldc + j * LANES;
+            __m512 y = total[VECTORS * i + j];
+            if (t->a_scale)
+                y = _mm512_mul_ps(y, _mm512_set1_ps(t->a_scale[i]));
+            if (t->bias)
+                y = _mm512_add_ps(y, bias);
+            if (t->residual)
+                y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, t->residual + at));
+            _mm512_mask_storeu_ps(t->c + at, mask, y);
+        }
+    }
+}
+
+/* The integer sums of group g, for checks. */
+static inline void store_sums(const dllm_tile *t, int64_t group, const __m512i *sum)
+{
+    for (int i = 0; i < t->mr; i++)
+        for (int j = 0; j < VECTORS; j++)
+            _mm512_mask_storeu_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
+                                     column_mask(t->cols, j), sum[VECTORS * i + j]);
 }
 
 /* Four bytes of up to 16 rows: [rows][steps][4 bytes] -> [steps][mr][4 bytes]. */
@@ -56,7 +81,7 @@ static inline void start_at_zero_point(const int8_t *codes, int64_t k, int64_t g
         int64_t last = first + group < k ? first + group : k;
         __m512i sum = _mm512_setzero_si512();
         for (int64_t i = first; i < last; i += 64)
-            sum = _mm512_dpbusd_epi32(sum, ones, _mm512_loadu_si512(codes + i));
+            sum = dot(sum, ones, _mm512_loadu_si512(codes + i));
         out[g] = -128 * _mm512_reduce_add_epi32(sum);
     }
 }

@@ -32,14 +32,12 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
             sum[2 * i + 1] = _mm512_fmadd_ps(x, b1, sum[2 * i + 1]);
         }
     }
-    UNROLL for (int j = 0; j < VECTORS; j++)
+    __m512 totals[MR * VECTORS];
+    UNROLL for (int i = 0; i < 2 * mr; i++)
     {
-        const __mmask16 mask = column_mask(t->cols, j);
-        UNROLL for (int i = 0; i < mr; i++)
-        {
-            store_outputs(t, i, j, mask, sum[2 * i + j]);
-        }
+        totals[i] = sum[i];
     }
+    store_outputs(t, totals);
 }
 
 #define CASE(mr)                                                                                             \

@@ -16,15 +16,8 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
     interleave_words(rows, ld / 4, mr, steps, a);
 }
 
-DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m512i *sum)
-{
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < VECTORS; j++)
-            _mm512_mask_storeu_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
-                                     column_mask(t->cols, j), sum[2 * i + j]);
-}
-
-DLLM_INLINE void tile(const int mr, const dllm_tile *t)
+/* `check` is a constant, so the integer sums live in registers when nobody asks for them. */
+DLLM_INLINE void tile(const int mr, const int check, const dllm_tile *t)
 {
     const int8_t *a = t->a;
     const uint8_t *b = t->b;
@@ -51,8 +44,8 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
             UNROLL for (int i = 0; i < mr; i++)
             {
                 const __m512i x = _mm512_set1_epi32(((const int32_t *)a)[i]);
-                sum[2 * i] = _mm512_dpbusd_epi32(sum[2 * i], b0, x);
-                sum[2 * i + 1] = _mm512_dpbusd_epi32(sum[2 * i + 1], b1, x);
+                sum[2 * i] = dot(sum[2 * i], b0, x);
+                sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
             }
         }
         const __m512 s0 = _mm512_loadu_ps(b_scale), s1 = _mm512_loadu_ps(b_scale + LANES);
@@ -61,26 +54,23 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
             total[2 * i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i]), s0, total[2 * i]);
             total[2 * i + 1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i + 1]), s1, total[2 * i + 1]);
         }
-        if (t->acc)
-            store_sums(mr, t, group, sum);
+        if (check)
+            store_sums(t, group, sum);
         a_start += mr;
         b_scale += NR;
     }
-    if (!t->c)
-        return;
-    UNROLL for (int j = 0; j < VECTORS; j++)
+    __m512 totals[MR * VECTORS];
+    UNROLL for (int i = 0; i < 2 * mr; i++)
     {
-        const __mmask16 mask = column_mask(t->cols, j);
-        UNROLL for (int i = 0; i < mr; i++)
-        {
-            store_outputs(t, i, j, mask, _mm512_mul_ps(total[2 * i + j], _mm512_set1_ps(t->a_scale[i])));
-        }
+        totals[i] = total[i];
     }
+    if (t->c)
+        store_outputs(t, totals);
 }
 
 #define CASE(mr)                                                                                             \
     case mr:                                                                                                 \
-        tile(mr, t);                                                                                         \
+        t->acc ? tile(mr, 1, t) : tile(mr, 0, t);                                                                                         \
         break;
 
 static void gemm(dllm_tile *t)

@@ -18,6 +18,17 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
     interleave_words(rows, ld / 4, mr, steps, a);
 }
 
+static void finish(const dllm_tile *t, __m512i *sum)
+{
+    __m512 total[MR * VECTORS];
+    for (int i = 0; i < VECTORS * t->mr; i++)
+        total[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[i]), _mm512_loadu_ps(t->b_scale + i % VECTORS * LANES));
+    if (t->acc)
+        store_sums(t, 0, sum);
+    if (t->c)
+        store_outputs(t, total);
+}
+
 DLLM_INLINE void tile(const int mr, const dllm_tile *t)
 {
     const int8_t *a = t->a;
@@ -35,24 +46,16 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
         UNROLL for (int i = 0; i < mr; i++)
         {
             const __m512i x = _mm512_set1_epi32(((const int32_t *)a)[i]);
-            sum[2 * i] = _mm512_dpbusd_epi32(sum[2 * i], b0, x);
-            sum[2 * i + 1] = _mm512_dpbusd_epi32(sum[2 * i + 1], b1, x);
+            sum[2 * i] = dot(sum[2 * i], b0, x);
+            sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
         }
     }
-    UNROLL for (int j = 0; j < VECTORS; j++)
+    __m512i sums[MR * VECTORS];
+    UNROLL for (int i = 0; i < 2 * mr; i++)
     {
-        const __mmask16 mask = column_mask(t->cols, j);
-        const __m512 scale = _mm512_loadu_ps(t->b_scale + j * LANES);
-        UNROLL for (int i = 0; i < mr; i++)
-        {
-            if (t->acc)
-                _mm512_mask_storeu_epi32(t->acc + i * t->ldc + j * LANES, mask, sum[2 * i + j]);
-            if (t->c) {
-                __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[2 * i + j]), scale);
-                store_outputs(t, i, j, mask, _mm512_mul_ps(y, _mm512_set1_ps(t->a_scale[i])));
-            }
-        }
+        _mm512_store_si512(sums + i, sum[i]);
     }
+    finish(t, sums);
 }
 
 #define CASE(mr)                                                                                             \

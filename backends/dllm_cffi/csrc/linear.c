@@ -178,8 +178,8 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
         int64_t first;
         t.mr = tile_rows(p, i, &first);
         t.a = (const char *)p->a + first * p->steps * g->kr * g->a_bytes;
-        t.a_start = p->start + first * p->groups;
-        t.a_scale = p->scale + first;
+        t.a_start = p->start ? p->start + first * p->groups : NULL;
+        t.a_scale = p->scale ? p->scale + first : NULL;
         t.c = job->y ? job->y + first * job->ldc + at : NULL;
         t.residual = job->residual ? job->residual + first * job->ldc + at : NULL;
         t.acc = job->acc ? job->acc + first * job->ldc + at : NULL;

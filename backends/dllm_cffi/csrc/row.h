@@ -20,7 +20,7 @@ typedef struct {
     const void *a, *b;
     int64_t k_steps, group_steps; /* steps of kr inputs: all, and per weight scale */
     const int32_t *a_start;       /* [groups][mr]; unused where zero_point is 0 */
-    const float *a_scale;         /* [mr] */
+    const float *a_scale;         /* [mr]; NULL for f32 */
     const float *b_scale;         /* [groups][nr] */
     const float *bias;            /* [nr] or NULL */
     const float *residual;        /* like c, or NULL */
