@@ -94,20 +94,27 @@ class Scores(NamedTuple):
 
 @dataclass
 class Clock:
-    """Seconds spent per kind of work ("gemm", "attention", "head", "sampling", "other"), summed over passes."""
+    """Seconds spent per kind of work ("gemm", "attention", "head", "sampling", "other"), summed over passes.
+
+    Each second counts once: what a nested `time` measures is taken off the outer one.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    _nested: float = 0.0  # seconds measured inside the innermost open `time`
 
     def add(self, kind: str, seconds: float) -> None:
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
     @contextmanager
     def time(self, kind: str) -> Iterator[None]:
+        outer, self._nested = self._nested, 0.0
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.add(kind, time.perf_counter() - start)
+            elapsed = time.perf_counter() - start
+            self.add(kind, elapsed - self._nested)
+            self._nested = outer + elapsed
 
 
 class Backend(ABC):
