@@ -30,7 +30,8 @@ def resolve(reference: str, registry: Registry) -> Path:
             f"{quote(reference)} is no existing folder",
             f"downloading from a hub is not part of the program yet: give the folder of a model; {_choices(registry)}",
         )
-    near = difflib.get_close_matches(reference, registry.models, 3, 0.5)
+    near = [name for name in registry.models if name.startswith(f"{reference}:")]  # a variant was left out
+    near = near or difflib.get_close_matches(reference, registry.models, 3, 0.5)
     did_you_mean = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise NotFoundError(f"unknown model {quote(reference)}", did_you_mean + _choices(registry))
 
