@@ -8,6 +8,7 @@ int8, float32 out, weights int8 per channel"; `qb8w` has one scale per block (gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +102,7 @@ def accumulate(x_codes: I8, w: QuantisedWeight) -> I32:
     groups = w.scheme.groups(w.codes.shape[1])
     out = np.empty((len(groups), x_codes.shape[0], w.codes.shape[0]), np.int32)
     for g, (a, b) in enumerate(groups):
-        exact = np.float32 if (b - a) * QMAX * QMAX < 2**24 else np.float64
+        exact: np.dtype[Any] = np.dtype(np.float32 if (b - a) * QMAX * QMAX < 2**24 else np.float64)
         out[g] = x_codes[:, a:b].astype(exact) @ w.codes[:, a:b].astype(exact).T
     return out
 

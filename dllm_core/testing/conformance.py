@@ -1,0 +1,118 @@
+"""The tests that every backend passes, also one from a plugin:
+
+from dllm_core.testing.conformance import BackendConformance
+
+class TestMine(BackendConformance):
+    backend_name = "mine"
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ..backend import Backend
+from ..decoding.loop import decode
+from ..decoding.options import DecodeOptions
+from ..plugins import load_registry
+from .case import Case, compare
+from .cases import CASES
+from .check import isa_variants
+from .linear_case import LinearCase
+from .random_model import random_model
+
+QUANTISATION_NMSE = 1e-3  # of int8 on normally distributed data: two roundings of about (range / 254)^2 / 3
+
+
+class BackendConformance:
+    """Subclass it, set `backend_name` (or override `make`), and let pytest collect it."""
+
+    backend_name = ""
+
+    @classmethod
+    def make(cls, threads: int) -> Backend:
+        """The backend under test."""
+        return load_registry().backend(cls.backend_name, threads)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def variants(cls) -> list[Backend]:
+        """One backend per instruction set that can run here, on two threads."""
+        return isa_variants(cls.make(2))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def single(cls) -> list[Backend]:
+        """The same on one thread."""
+        return isa_variants(cls.make(1))
+
+    def test_names_itself(self, variants: list[Backend]) -> None:
+        rows = [backend.isa for backend in variants]
+        assert len(set(rows)) == len(rows)
+        for backend in variants:
+            assert backend.name == (self.backend_name or backend.name)
+            assert backend.isa
+            assert "f32" in backend.schemes  # the fallback serves it
+            assert backend.default_scheme in backend.schemes
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_equals_the_reference(self, case: Case, variants: list[Backend]) -> None:
+        """Integers bit for bit, floats within the bound that the case derives, canaries intact."""
+        for backend in variants:
+            if case.scheme in backend.schemes:
+                found = compare(case, case.run(backend))
+                assert not found.problems, f"{backend.isa}: {found.problems} ({case.reason})"
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_does_not_depend_on_the_thread_count(
+        self, case: Case, variants: list[Backend], single: list[Backend]
+    ) -> None:
+        for two, one in zip(variants, single, strict=True):
+            if case.scheme in two.schemes:
+                many, few = case.run(two), case.run(one)
+                for key, array in {**many.exact, **many.close}.items():
+                    other = {**few.exact, **few.close}[key]
+                    np.testing.assert_array_equal(array, other, err_msg=f"{two.isa}: {key}")
+
+    def test_quantisation_costs_what_it_should(self, variants: list[Backend]) -> None:
+        """Against float64 without quantisation: the kernel's error is checked above, this is the scheme's."""
+        for backend in variants:
+            for scheme in backend.schemes:
+                case = LinearCase(33, 300, (65,), scheme)
+                nmse = compare(case, case.run(backend)).nmse
+                assert nmse < (QUANTISATION_NMSE if scheme != "f32" else 1e-12)
+
+    def test_keep_gives_the_rows_of_the_full_result(self, variants: list[Backend]) -> None:
+        for backend in variants:
+            for scheme in backend.schemes:
+                model = random_model(backend, scheme, layers=1)
+                ids = np.random.default_rng(0).integers(0, model.facts.vocab_size, 45)
+                keep = np.array([0, 3, 11, 12, 30, 44])
+                whole, kept = _hidden(model, ids, None), _hidden(model, ids, keep)
+                slack = (1e-5 if scheme == "f32" else 2e-2) * np.abs(whole).max()
+                np.testing.assert_allclose(kept, whole[keep], rtol=0, atol=slack)
+                assert len(_hidden(model, ids, np.array([], np.int64))) == 0
+
+    def test_decodes_the_reference_tokens(self, variants: list[Backend]) -> None:
+        """Every canvas of a tiny random model in float32, token for token; two prompts of unequal length."""
+        from dllm_numpy.backend import NumpyBackend
+
+        for settings in ({}, {"temperature": 0.8}, {"cfg_scale": 1.0}, {"remasking": "random"}):
+            options = DecodeOptions(max_tokens=12, steps=8, block_length=6, seed=3, **settings)
+            want = _trace(random_model(NumpyBackend(1)), options)
+            for backend in variants:
+                assert _trace(random_model(backend), options) == want, f"{backend.isa} with {settings}"
+
+
+def _hidden(model, ids, keep):
+    from ..decoding.canvas import full_rows
+
+    facts = model.facts
+    offsets = np.array([0, 20, len(ids)], np.int64)
+    kv = model.backend.allocate_kv(facts.layers, len(ids), facts.kv_heads, facts.head_dim)
+    return model.hidden(ids, kv, full_rows(offsets), keep)
+
+
+def _trace(model, options) -> list[list[list[int]]]:
+    prompts = [[5, 17, 101], [9, 44, 8, 77, 21, 3, 60]]
+    return [[canvas.tolist() for canvas in step.canvas] for step in decode(model, prompts, options)]

@@ -1,0 +1,5 @@
+from dllm_core.testing.conformance import BackendConformance
+
+
+class TestNumpy(BackendConformance):
+    backend_name = "numpy"
