@@ -80,7 +80,7 @@ class Engine:
             raise UsageError(f"model {self.name} has no tokenizer.json", "give token ids: --prompt-ids 1,2,3")
         if chat and self.tokenizer.chat_template is not None:
             messages = [{"role": "system", "content": system}] if system else []
-            prompt = self.tokenizer.render_chat([*messages, {"role": "user", "content": prompt}])
+            return self._checked(self.tokenizer.encode_chat([*messages, {"role": "user", "content": prompt}]))
         return self._checked(self.tokenizer.encode(prompt))
 
     def _checked(self, ids: list[int]) -> list[int]:
