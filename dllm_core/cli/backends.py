@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DllmError
-from .options import json_option, threads_option
+from .options import json_option, thread_count, threads_option
 from .output import write_json, write_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def command(threads: int | None, as_json: bool) -> None:
     """
     from ..plugins import load_registry
 
-    found = describe(load_registry(), threads)
+    found = describe(load_registry(), thread_count(threads))
     if as_json:
         write_json({"backends": found})
         return
@@ -44,8 +44,10 @@ def _show(found: list[dict[str, Any]]) -> None:
     rows = []
     for entry in found:
         runs = "default" if entry["default"] else "yes" if entry["available"] else "no"
+        others = [isa for isa in entry["isa_rows"] if isa != entry["isa"]]
+        isas = "\n".join([entry["isa"] or "", *(f"({isa})" for isa in others)])
         schemes = "\n".join(entry["schemes"])
-        rows.append((entry["name"], Text(runs, RUNS[runs]), entry["isa"] or "", schemes, entry["summary"]))
+        rows.append((entry["name"], Text(runs, RUNS[runs]), isas, schemes, entry["summary"]))
     write_table(["backend", "runs", "isa", "schemes", "summary"], rows)
     for entry in found:
         if not entry["available"]:
@@ -60,12 +62,10 @@ def _show(found: list[dict[str, Any]]) -> None:
         write_table(["operator", *(e["name"] for e in available)], table)
 
 
-def describe(registry: Registry, threads: int | None) -> list[dict[str, Any]]:
+def describe(registry: Registry, threads: int) -> list[dict[str, Any]]:
     """One entry a backend, best first."""
-    from ..api import default_threads
-
     entries = sorted(registry.backends.values(), key=lambda e: (-e.priority, e.name))
-    found = [_describe(entry, registry, threads or default_threads()) for entry in entries]
+    found = [_describe(entry, registry, threads) for entry in entries]
     best = next((entry for entry in found if entry["available"]), None)
     for entry in found:
         entry["default"] = entry is best
@@ -81,6 +81,7 @@ def _describe(entry: BackendEntry, registry: Registry, threads: int) -> dict[str
         "available": False,
         "reason": None,
         "isa": None,
+        "isa_rows": [],
         "threads": None,
         "schemes": [],
         "default_scheme": None,
@@ -96,11 +97,18 @@ def _describe(entry: BackendEntry, registry: Registry, threads: int) -> dict[str
         **facts,
         "available": True,
         "isa": backend.isa,
+        "isa_rows": isa_rows(backend),
         "threads": backend.threads,
         "schemes": list(backend.schemes),
         "default_scheme": backend.default_scheme,
         "operators": operators(backend),
     }
+
+
+def isa_rows(backend: Backend) -> list[str]:
+    """The instruction sets that can run here, best first: of a backend that has several (`isa_rows`), else its one."""
+    several = getattr(backend, "isa_rows", None)
+    return [backend.isa] if several is None else list(several())
 
 
 def operators(backend: Backend) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from ..errors import UsageError
 from .terminal import settings
 
 Decorator = Callable[[Any], Any]
@@ -114,6 +115,15 @@ def engine_options(command: Any) -> Any:
     for option in (threads_option, scheme_option, backend_option, model_option):
         command = option(command)
     return command
+
+
+def thread_count(given: int | None) -> int:
+    """The number of threads to use; UsageError below 1."""
+    from ..api import default_threads
+
+    if given is not None and given < 1:
+        raise UsageError(f"--threads is {given}", "it must be at least 1")
+    return given or default_threads()
 
 
 def ids_option(text: str) -> Decorator:

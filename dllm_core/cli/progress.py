@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from .terminal import is_tty, settings
 
 PATIENCE_S = 0.5  # work that is faster than this shows no bar
+FRAME_S = 0.1
 LINE_EVERY_S = 30.0  # without a terminal
 
 
@@ -20,6 +21,7 @@ class Progress:
         self.bar: Any = None
         self.task: Any = None
         self.line_at = LINE_EVERY_S
+        self.drawn_at = 0.0
 
     def __enter__(self) -> Progress:
         self.began = time.perf_counter()
@@ -40,7 +42,10 @@ class Progress:
             return
         if self.bar is None:
             self._start(total)
-        self.bar.update(self.task, completed=done, total=total)
+        now = time.perf_counter()
+        if now - self.drawn_at >= FRAME_S:
+            self.drawn_at = now
+            self.bar.update(self.task, completed=done, total=total, refresh=True)
 
     def _start(self, total: int) -> None:
         from rich import progress as parts
@@ -52,6 +57,7 @@ class Progress:
             parts.TimeRemainingColumn(compact=True),
             console=self.settings.console(self.stream),
             transient=True,
+            auto_refresh=False,  # no thread beside the model's
             redirect_stdout=False,
             redirect_stderr=False,
         )

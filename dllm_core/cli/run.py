@@ -50,6 +50,7 @@ def decoding_options(command: Any) -> Any:
 @ids_option("Token ids instead of a text; needs no tokenizer.")
 @click.option("--no-stdin", is_flag=True, help="Leave standard input alone.")
 @click.option("--visual", is_flag=True, help="Show the canvas at every step.")
+@click.option("--pace", type=click.FloatRange(0, 60), metavar="S", help="With --visual: hold every step this long.")
 @click.option("--verbose", "-v", is_flag=True, help="Report times, passes and memory on stderr at the end.")
 @json_option
 def command(
@@ -63,6 +64,7 @@ def command(
     prompt_ids: list[int] | None,
     no_stdin: bool,
     visual: bool,
+    pace: float | None,
     verbose: bool,
     as_json: bool,
     max_tokens_alias: int | None,
@@ -83,10 +85,12 @@ def command(
     chat = not no_chat
     if system is not None and (no_chat or prompt_ids is not None):
         raise UsageError("--system needs the chat template", "drop --no-chat or --prompt-ids, or put the text yourself")
+    if pace is not None and not visual:
+        raise UsageError("--pace holds the steps of a view, but there is none", "add --visual")
     source = read_prompt(prompt, prompt_ids, not no_stdin, EXAMPLE)
     engine = load_with_progress(model, backend, scheme, threads)
     ids = _encode(engine, source, chat, system)
-    answer = _generate(engine, ids, decoding, visual, as_json)
+    answer = _generate(engine, ids, decoding, (pace or 0.0) if visual else None, as_json)
     if as_json:
         write_json({"model": model, **answer.to_dict()})
     elif answer.text is None:
@@ -131,13 +135,16 @@ def _encode(engine: Engine, source: str | list[int], chat: bool, system: str | N
     return engine.encode(source, chat, system)
 
 
-def _generate(engine: Engine, ids: list[int], decoding: dict[str, Any], visual: bool, as_json: bool) -> Generation:
+def _generate(
+    engine: Engine, ids: list[int], decoding: dict[str, Any], pace: float | None, as_json: bool
+) -> Generation:
+    """The answer; `pace` is None without a view."""
     from .progress import Progress
     from .visual import open_view
 
-    if not visual:
+    if pace is None:
         total = engine.options(**decoding).total_steps
         with Progress("step", sys.stderr) as bar:
             return engine.generate_batch([ids], on_step=lambda step: bar.update(step.index + 1, total), **decoding)[0]
-    with open_view(engine, ids, engine.options(**decoding), stdout_is_taken=as_json) as view:
+    with open_view(engine, ids, engine.options(**decoding), pace, as_json) as view:
         return engine.generate_batch([ids], on_step=view.show, **decoding)[0]

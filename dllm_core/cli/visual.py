@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FRAME_S = 0.1  # at most ten frames a second, however fast the steps are
 MASK, NEW, OLD, END = "mask", "new", "old", "end"
-STYLES = {MASK: "bright_black", NEW: "bold black on green", OLD: "", END: "dim magenta"}
+STYLES = {MASK: "bright_black", NEW: "bold black on green", OLD: "", END: "dim"}
 
 
 class View(Protocol):
@@ -28,15 +28,20 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(engine: Engine, prompt: list[int], options: DecodeOptions, stdout_is_taken: bool) -> Iterator[View]:
-    """The view on whichever stream is a terminal, stderr first; plain lines on stderr where none is."""
+def open_view(
+    engine: Engine, prompt: list[int], options: DecodeOptions, pace: float, stdout_is_taken: bool
+) -> Iterator[View]:
+    """The view on whichever stream is a terminal, stderr first; plain lines on stderr where none is.
+
+    pace: seconds that every step stays in view at least; 0 never slows the model.
+    """
     canvas = CanvasPainter(engine, len(prompt), options)
     streams = [sys.stderr] if stdout_is_taken else [sys.stderr, sys.stdout]
     stream = next((s for s in streams if is_tty(s)), None)
     if stream is None:
         yield LineView(canvas, settings())
         return
-    view = LiveView(canvas, stream, settings())
+    view = LiveView(canvas, stream, settings(), pace)
     try:
         yield view
     finally:
@@ -91,9 +96,8 @@ class LineView:
 class LiveView:
     """The canvas redrawn in place with rich. It vanishes at the end: the answer on stdout is what stays."""
 
-    def __init__(self, canvas: CanvasPainter, stream: TextIO, settings: Settings) -> None:
-        self.canvas, self.stream = canvas, stream
-        self.settings = settings
+    def __init__(self, canvas: CanvasPainter, stream: TextIO, settings: Settings, pace: float) -> None:
+        self.canvas, self.stream, self.settings, self.pace = canvas, stream, settings, pace
         self.new: set[int] = set()
         self.drawn_at = 0.0
         self.size = (0, 0)
@@ -104,8 +108,9 @@ class LiveView:
         """Remember the step's commits; draw if the last frame is old enough."""
         self.new |= set(step.position.tolist())
         self.last = step
-        if time.monotonic() - self.drawn_at >= FRAME_S:
+        if self.pace or time.monotonic() - self.drawn_at >= FRAME_S:
             self._draw(step)
+            time.sleep(self.pace)
 
     def close(self) -> None:
         if self.live is not None:
@@ -147,7 +152,7 @@ class LiveView:
 
         unicode = (self.stream.encoding or "").lower().startswith("utf")
         body = Text(no_wrap=False, overflow="fold")
-        for piece, kind in self.canvas.pieces(step, self.new, *(("░", "∎") if unicode else ("_", "$"))):
+        for piece, kind in self.canvas.pieces(step, self.new, *(("░", "·") if unicode else ("_", "$"))):
             body.append(_visible(piece), STYLES[kind])
         width, height = self.size
         lines = body.wrap(self.live.console, max(width - 1, 1), overflow="fold")
