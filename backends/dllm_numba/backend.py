@@ -15,7 +15,7 @@ from dllm_core.backend import F32, Handle
 from dllm_core.tensors import Tensor
 
 from .jit import start_threads, thread_count
-from .kernel import U8, choose_kernel
+from .kernel import U8, choose_kernel, usable_kernels
 from .quantise import quantise
 
 # Products below which one thread is done before a second one has woken up. Reading a weight from memory takes
@@ -57,6 +57,14 @@ class NumbaBackend(NumpyBackend):
         super().__init__(start_threads(threads))
         self.kernel = choose_kernel(isa)
         self.isa = self.kernel.isa
+
+    def isa_rows(self) -> list[str]:
+        """Names of the kernels that can run here, best first."""
+        return usable_kernels()
+
+    def with_isa(self, isa: str) -> NumbaBackend:
+        """A backend like this one on another of them."""
+        return NumbaBackend(self.threads, isa)
 
     # ---- weights ----
 

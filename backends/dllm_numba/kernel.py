@@ -68,6 +68,11 @@ def find_kernel(isa: str) -> Kernel:
     return importlib.import_module(f".{MODULES[isa]}", __package__).KERNEL
 
 
+def usable_kernels() -> list[str]:
+    """Names of the kernels that can run here, best first."""
+    return [isa for isa in MODULES if find_kernel(isa).unavailable() is None]
+
+
 def choose_kernel(forced: str | None = None) -> Kernel:
     """The kernel called `forced`, else the one that DLLM_NUMBA_ISA names, else the best one that can run here.
 

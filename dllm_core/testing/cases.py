@@ -38,6 +38,7 @@ def _linear(scheme: str) -> list[Case]:
     for data in ("extreme", "ties", "edges"):
         cases += [LinearCase(14, k, (20,), scheme, data) for k in (1, 127, 128, 300)]
     cases.append(LinearCase(2, 4096, (33,), scheme, "extreme"))
+    cases.append(LinearCase(130, 1000, (270,), scheme))  # enough work for every thread
     return cases
 
 

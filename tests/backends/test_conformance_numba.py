@@ -1,0 +1,5 @@
+from dllm_core.testing.conformance import BackendConformance
+
+
+class TestNumba(BackendConformance):
+    backend_name = "numba-int8"
