@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from . import hookspecs
-from .errors import BackendUnavailable, NotFoundError, UsageError
+from .errors import BackendUnavailable, DllmError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from .backend import Backend
+
+
+KINDS = ("backends", "models", "families")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Registry:
                 return entry.factory(threads)
             except BackendUnavailable as error:
                 reasons.append(f"{entry.name}: {error.message}")
+            except DllmError:
+                raise  # a setting of the user's, such as a forced instruction set, is not passed over
+            except Exception as error:  # a plugin is somebody else's code: whatever it raises is the reason
+                reasons.append(f"{entry.name}: {type(error).__name__}: {error}")
         raise NotFoundError("no backend can run here", "; ".join(reasons))
 
 
@@ -88,19 +95,21 @@ def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
         manager.hook.dllm_register_backends(register=_backend_register(staged, point.name))
         manager.hook.dllm_register_models(register=_model_register(staged))
         manager.hook.dllm_register_families(register=staged.families.__setitem__)
-        for kind in ("backends", "models", "families"):
-            _merge(getattr(registry, kind), getattr(staged, kind), kind)
+        _refuse_duplicates(registry, staged)
         registry.manager.register(module, point.name)
-    except Exception as error:  # a plugin is somebody else's code: whatever it raises is reported
+        for kind in KINDS:
+            getattr(registry, kind).update(getattr(staged, kind))
+    except (Exception, SystemExit) as error:  # a plugin is somebody else's code: whatever it raises is reported
         return PluginStatus(point.name, point.module, version, f"{type(error).__name__}: {error}")
     return PluginStatus(point.name, point.module, version, None)
 
 
-def _merge(into: dict[str, Any], new: dict[str, Any], kind: str) -> None:
-    taken = sorted(set(into) & set(new))
-    if taken:
-        raise ValueError(f"{kind} {', '.join(taken)} already registered by another plugin")
-    into.update(new)
+def _refuse_duplicates(registry: Registry, staged: Registry) -> None:
+    """All or nothing: a plugin that reuses one name registers none."""
+    for kind in KINDS:
+        taken = sorted(set(getattr(registry, kind)) & set(getattr(staged, kind)))
+        if taken:
+            raise ValueError(f"{kind} {', '.join(taken)} already registered by another plugin")
 
 
 def _backend_register(staged: Registry, plugin: str) -> Callable[..., None]:

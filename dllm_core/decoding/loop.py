@@ -53,9 +53,8 @@ def decode(
     proposer = Proposer(model, canvas, options, noise or SeededNoise(options.seed))
     blocks = schedule.block_bounds(options.max_tokens, options.block_length)
     index = 0
-    for b, ((start, stop), steps) in enumerate(
-        zip(blocks, schedule.even_split(options.total_steps, len(blocks)), strict=True)
-    ):
+    shares = schedule.spread_steps(options.total_steps, [stop - start for start, stop in blocks])
+    for b, ((start, stop), steps) in enumerate(zip(blocks, shares, strict=True)):
         # the quota counts the masks inside the block at its start; later candidates may lie elsewhere
         inside = [int(np.sum(canvas.sequence(s)[p + start : p + stop] == canvas.mask_id)) for s, p in _prompts(canvas)]
         quotas = [schedule.even_split(n, steps) for n in inside]
@@ -161,7 +160,9 @@ class Proposer:
             part = slice(at, min(at + 32, n))
             logits = backend.linear(h[part], head)
             if self.guided:
-                logits = confidence.guide(logits, backend.linear(h[n + at : n + part.stop], head), self.options.cfg_scale)
+                logits = confidence.guide(
+                    logits, backend.linear(h[n + at : n + part.stop], head), self.options.cfg_scale
+                )
             noise = None
             if self.options.temperature > 0:
                 noise = np.concatenate(
