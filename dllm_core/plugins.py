@@ -78,9 +78,14 @@ def load_registry() -> Registry:
     """Load every entry point of group "dllm", one by one and guarded, and let each register what it has."""
     registry = Registry()
     registry.manager.add_hookspecs(hookspecs)
-    for point in sorted(entry_points(group="dllm"), key=lambda p: p.name):
+    for point in sorted(entry_points(group="dllm"), key=_order):
         registry.plugins.append(_load(registry, point))
     return registry
+
+
+def _order(point: EntryPoint) -> tuple[bool, str]:
+    """Our own first, so that nobody can take their names."""
+    return point.dist is None or point.dist.name != "dllm", point.name
 
 
 def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
