@@ -117,7 +117,10 @@ def test_a_post_processor_adds_nothing(tmp_path):
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     made = core()
     made.enable_truncation(2)
-    made.enable_padding(length=8, pad_id=1, pad_token="<|endoftext|>")
+    t = load(write(tmp_path, made))
+    assert t.decode(t.encode("a b c d e f"), skip_special=False) == "a b c d e f"
+    made.no_truncation()
+    made.enable_padding(length=64, pad_id=1, pad_token="<|endoftext|>")
     t = load(write(tmp_path, made))
     assert t.decode(t.encode("a b c d e f"), skip_special=False) == "a b c d e f"
 

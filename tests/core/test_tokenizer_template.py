@@ -140,27 +140,29 @@ def test_faults_of_a_template_are_one_line(source, word):
 
 
 HOSTILE = [
-    "{{ range(1000000000) }}",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{% for i in range(99999) %}{{ 'a' * 99 }}{% endfor %}",
-    "{{ 'a' * 99999999999 }}",
-    "{{ 99999999999 * 'a' }}",
-    "{{ [0] * 99999999999 }}",
-    "{{ 9 ** 9 ** 9 ** 9 }}",
-    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
-    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-    "{% set n = namespace(x=7) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
-    "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
-    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
-    "{% for i in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
+    ("{{ range(1000000000) }}", "Range too big"),
+    ("{% for i in many %}{% for j in many %}{% endfor %}{% endfor %}", "steps"),
+    ("{% for i in many recursive %}{{ loop(many) }}{% endfor %}", "recursion"),
+    ("{% for i in range(99999) %}{{ 'a' }}{% endfor %}", "steps"),
+    ("{{ long }}{{ long }}", "the text is longer"),
+    ("{{ 'a' * 99999999999 }}", "a value is longer"),
+    ("{{ 99999999999 * 'a' }}", "a value is longer"),
+    ("{{ [0] * 99999999999 }}", "a value is longer"),
+    ("{{ 9 ** 9 ** 9 ** 9 }}", "too large"),
+    ("{% set n = namespace(x='ab') %}{% for i in many %}{% set n.x = n.x + n.x %}{% endfor %}", "a value is longer"),
+    ("{% set n = namespace(x='ab') %}{% for i in many %}{% set n.x = n.x ~ n.x %}{% endfor %}", "a value is longer"),
+    ("{% set n = namespace(x=7) %}{% for i in many %}{% set n.x = n.x * n.x %}{% endfor %}", "too large"),
+    ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "recursion"),
+    ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(20) }}", "steps"),
 ]
 
 
-@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_templates_end(source, monkeypatch):
+@pytest.mark.parametrize(("source", "word"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_templates_end(source, word, monkeypatch):
     monkeypatch.setattr(chat_template, "STEP_LIMIT", 50_000)
     with pytest.raises(CheckpointError) as caught:
-        render(source, "x", {})
+        render(source, "x", {"many": list(range(300)), "long": "a" * (3 << 20)})
+    assert word in caught.value.message
     assert "\n" not in caught.value.message
 
 
