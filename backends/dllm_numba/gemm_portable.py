@@ -87,7 +87,8 @@ def accumulate(codes, offsets, panels, group, out):
             for r in range(0, out.shape[1], 4):
                 tile(codes, offsets, panels, r, p, g, group, sums)
                 for i in range(min(4, out.shape[1] - r)):
-                    out[g, r + i, 4 * p : 4 * p + 4] = sums[i]
+                    for j in range(4):
+                        out[g, r + i, 4 * p + j] = sums[i, j]
 
 
 KERNEL = Kernel(
