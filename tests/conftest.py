@@ -21,7 +21,7 @@ from dllm_core.models import build_model
 from dllm_core.plugins import Registry, load_registry
 
 GOLDEN = Path(__file__).parent / "golden"
-EXACT_BACKENDS = ("numpy",)  # those with float32 kernels of their own
+EXACT_BACKENDS = ("numpy", "cffi-simd")  # those with float32 kernels of their own
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,14 @@ class Case(ABC):
 
 @dataclass(frozen=True)
 class Difference:
-    """A result beside the reference's. Errors are absolute; `nmse` is the mean square error over the mean square of
-    `Case.truth` (or of the reference where there is none)."""
+    """A result beside the reference's. `error` and `tolerance` are absolute, at the element where their ratio is worst;
+    `nmse` is the mean square error over the mean square of `Case.truth` (of the reference where there is none)."""
 
     compared: bool  # whether anything had to be equal bit for bit
     exact: bool
-    max_error: float
+    error: float
     nmse: float
-    tolerance: float  # at the element where the error comes nearest to its bound or exceeds it most
+    tolerance: float
     problems: tuple[str, ...]  # empty when the case passes
 
 
@@ -98,7 +98,7 @@ def compare(case: Case, found: Outputs) -> Difference:
         other = found.exact.get(key)
         if other is None or other.dtype != array.dtype or not np.array_equal(other, array, equal_nan=_floats(array)):
             problems.append(f"{key} {_where(array, other)}")
-    exact, largest, worst = not problems, 0.0, (0.0, 0.0)  # worst: (error / bound, bound)
+    exact, worst = not problems, (0.0, 0.0, 0.0)  # (error / bound, error, bound)
     for key, bound in case.bounds(want).items():
         got, ref = found.close[key], want.close[key]
         if got.shape != ref.shape or got.dtype != ref.dtype:
@@ -109,12 +109,11 @@ def compare(case: Case, found: Outputs) -> Difference:
             continue
         ratio = error / np.maximum(limit, np.finfo(np.float64).tiny)
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        worst = max(worst, (float(ratio[at]), float(limit[at])))
-        largest = max(largest, float(error.max()))
+        worst = max(worst, (float(ratio[at]), float(error[at]), float(limit[at])))
         if ratio[at] > 1:
             where = [int(i) for i in at]
             problems.append(f"{key}{where} is {got[at]!r}, not {ref[at]!r} within {limit[at]:.2g}")
-    return Difference(bool(want.exact), exact, largest, _nmse(case, found, want), worst[1], tuple(problems))
+    return Difference(bool(want.exact), exact, worst[1], _nmse(case, found, want), worst[2], tuple(problems))
 
 
 class Guarded:

@@ -29,8 +29,8 @@ FORWARD_TOLERANCE = {False: 1e-4, True: 5e-2}
 class CheckRow:
     """One backend, one instruction set, one operator and scheme (the worst of its cases), or one forward pass.
 
-    `max_error` is absolute and against the reference with the same scheme: the kernel's error. `nmse` is against
-    float64 without quantisation: what the scheme costs.
+    `max_error` is absolute and against the reference with the same scheme, the kernel's error, where it comes nearest
+    to its `tolerance`. `nmse` is against float64 without quantisation: what the scheme costs.
     """
 
     backend: str
@@ -39,7 +39,7 @@ class CheckRow:
     exact: bool | None  # integers equal bit for bit; None: the case has none
     max_error: float | None
     nmse: float | None
-    tolerance: float | None  # where the error comes nearest to it
+    tolerance: float | None
     ok: bool
     detail: str = ""  # what is wrong
 
@@ -104,7 +104,7 @@ def check_case(backend: Backend, case: Case) -> tuple[Case, CheckRow]:
     detail = "; ".join(found.problems)
     ok = not found.problems
     row = CheckRow(
-        backend.name, backend.isa, case.name, exact, found.max_error, found.nmse, found.tolerance, ok, detail
+        backend.name, backend.isa, case.name, exact, found.error, found.nmse, found.tolerance, ok, detail
     )
     return case, row
 
@@ -121,7 +121,7 @@ def summarise(results: Iterable[tuple[Case, CheckRow]]) -> list[CheckRow]:
 def _worst(key: str, rows: list[CheckRow]) -> CheckRow:
     failed = [row for row in rows if not row.ok]
     exacts = [row.exact for row in rows if row.exact is not None]
-    by_error = max(rows, key=lambda row: (not row.ok, row.max_error or 0.0))
+    by_error = max(rows, key=lambda row: (not row.ok, (row.max_error or 0.0) / (row.tolerance or 1.0)))
     detail = "; ".join(f"{row.case}: {row.detail}" for row in failed[:3])
     more = f" and {len(failed) - 3} more cases" if len(failed) > 3 else ""
     return CheckRow(

@@ -1,5 +1,3 @@
-"""cffi-simd, on every instruction set of this CPU, against the reference."""
-
 from dllm_core.testing.conformance import BackendConformance
 
 

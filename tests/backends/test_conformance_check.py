@@ -11,8 +11,10 @@ from dllm_numpy.backend import NumpyBackend, NumpyLinear
 
 from dllm_core import quant
 from dllm_core.backend import Rows
+from dllm_core.checkpoint import open_folder
+from dllm_core.errors import BackendUnavailable, NotFoundError
 from dllm_core.plugins import BackendEntry, Registry
-from dllm_core.testing.check import run_checks
+from dllm_core.testing import random_checkpoint, run_checks, save_random_checkpoint
 
 Q = "qd8-f32-qc8w"
 
@@ -224,3 +226,40 @@ def test_the_kernel_error_is_told_from_the_cost_of_the_scheme():
     assert rows[f"linear {Q}"].max_error == 0
     assert 1e-6 < rows[f"linear {Q}"].nmse < 1e-2
     assert rows["linear f32"].nmse < 1e-10
+
+
+class Absent(Fine):
+    def __init__(self, threads):
+        raise BackendUnavailable("needs another CPU")
+
+
+def test_what_cannot_run_here_is_left_out_unless_it_is_named():
+    registry = registry_of(Absent)
+    assert run_checks(registry) == []
+    with pytest.raises(BackendUnavailable, match="another CPU"):
+        run_checks(registry, backends=["broken"])
+
+
+def test_the_forward_pass_takes_a_model_folder(tmp_path):
+    folder = save_random_checkpoint(tmp_path / "model", seed=4, layers=1, vocab=97)
+    rows = run_checks(registry_of(Fine), str(folder))
+    forward = next(row for row in rows if row.case == "forward f32")
+    assert forward.ok
+    again = next(row for row in run_checks(registry_of(Fine)) if row.case == "forward f32")
+    assert forward.tolerance != again.tolerance  # another model, other logits
+    rows = run_checks(registry_of(Causal), str(folder))
+    assert not next(row for row in rows if row.case == "forward f32").ok
+    with pytest.raises(NotFoundError, match="no-such-model"):
+        run_checks(registry_of(Fine), str(tmp_path / "no-such-model"))
+
+
+def test_a_random_checkpoint_on_disk_is_the_one_in_memory(tmp_path):
+    folder = open_folder(save_random_checkpoint(tmp_path, seed=1))
+    config, tensors = random_checkpoint(seed=1)
+    assert folder.config == config
+    assert sorted(folder.names()) == sorted(tensors.names())
+    for name in tensors.names():
+        np.testing.assert_array_equal(folder.tensor(name).array(), tensors.tensor(name).array())
+    other = random_checkpoint(seed=2)[1]
+    name = "model.transformer.wte.weight"
+    assert not np.array_equal(other.tensor(name).array(), tensors.tensor(name).array())
