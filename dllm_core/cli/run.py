@@ -25,16 +25,24 @@ def decoding_options(command: Any) -> Any:
     number: dict[str, Any] = {"type": int, "metavar": "N"}
     real: dict[str, Any] = {"type": float, "metavar": "X"}
     options = [
-        click.option("--max-tokens", "-n", help="Length of the canvas after the prompt.", **number),
+        click.option(
+            "--max-tokens", "-n", help="Length of the canvas after the prompt; the model's own, else 128.", **number
+        ),
         click.option("--n-predict", "--gen-length", "max_tokens_alias", hidden=True, **number),
         click.option("--steps", help="Forward passes over all blocks; one token a step if not given.", **number),
-        click.option("--block-length", help="Tokens a block; blocks are filled from left to right.", **number),
-        click.option("--temperature", "--temp", help="Gumbel noise; 0 always takes the likeliest.", **real),
-        click.option("--remasking", type=click.Choice(REMASKING), help="How positions are chosen."),
-        click.option("--cfg-scale", help="Classifier-free guidance; 0 is off.", **real),
+        click.option(
+            "--block-length", help="Blocks are filled from left to right; the model's own, else 32.", **number
+        ),
+        click.option(
+            "--temperature", "--temp", help="Gumbel noise; 0, the default, always takes the likeliest.", **real
+        ),
+        click.option(
+            "--remasking", type=click.Choice(REMASKING), help="Which positions are kept; low_confidence by default."
+        ),
+        click.option("--cfg-scale", help="Classifier-free guidance; 0, the default, is off.", **real),
         click.option("--logits-eos-inf", is_flag=True, default=None, help="Never write the end-of-text token."),
         click.option("--confidence-eos-eot-inf", is_flag=True, default=None, help="Commit end tokens last."),
-        click.option("--seed", help="Same seed, same text.", **number),
+        click.option("--seed", help="Same seed, same text; 0 by default.", **number),
     ]
     for option in reversed(options):
         command = option(command)
@@ -50,8 +58,13 @@ def decoding_options(command: Any) -> Any:
 @ids_option("Token ids instead of a text; needs no tokenizer.")
 @click.option("--no-stdin", is_flag=True, help="Leave standard input alone.")
 @click.option("--visual", is_flag=True, help="Show the canvas at every step.")
-@click.option("--pace", type=click.FloatRange(0, 60), metavar="S", help="With --visual: hold every step this long.")
-@click.option("--verbose", "-v", is_flag=True, help="Report times, passes and memory on stderr at the end.")
+@click.option(
+    "--pace",
+    type=click.FloatRange(0, 60),
+    metavar="S",
+    help="With --visual: hold every step this long, in seconds. Times include it.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Report times, passes and memory at the end.")
 @json_option
 def command(
     prompt: tuple[str, ...],

@@ -29,9 +29,7 @@ def summary(answer: Generation, engine: Engine) -> list[tuple[str, str]]:
 
     seconds, step = max(answer.generate_s, 1e-9), max(answer.ms_per_step, 1e-9)
     split = {KINDS.get(k, k): ms for k, ms in sorted(answer.ms_by_kind.items(), key=lambda item: _order(item[0]))}
-    rest = step - sum(split.values())
-    if split and rest > 0:
-        split["rest"] = rest
+    split["other"] = max(step - sum(ms for kind, ms in split.items() if kind != "other"), 0.0)  # what no kind covers
     useful, canvas = answer.useful_tokens, answer.canvas_tokens
     threads = f"{answer.threads} thread{'s' if answer.threads != 1 else ''}"
     lines = [
@@ -39,7 +37,7 @@ def summary(answer: Generation, engine: Engine) -> list[tuple[str, str]]:
         ("backend", f"{answer.backend}, {answer.isa}, {answer.scheme}, {threads}"),
         ("load", f"{answer.load_s:.2f} s"),
         ("generate", f"{answer.generate_s:.2f} s, {answer.forward_passes} forward passes, {step:.2f} ms a step"),
-        ("a step", ", ".join(f"{k} {ms:.2f} ms ({ms / step:.0%})" for k, ms in split.items())),
+        ("a step", ", ".join(f"{k} {ms:.2f}" for k, ms in split.items()) + " ms"),
         ("tokens", f"{useful} useful of {canvas} on the canvas, {answer.prompt_tokens} in the prompt"),
         ("speed", f"{useful / seconds:.1f} useful tokens/s, {canvas / seconds:.1f} canvas tokens/s"),
         ("finished", f"{answer.finish_reason}, {answer.masks_left} masks left, seed {answer.seed}"),

@@ -72,9 +72,11 @@ class CanvasPainter:
                 found.append((self.text(token), NEW if position in new else OLD))
         return found
 
-    def title(self, step: Step, new: int) -> str:
+    def title(self, step: Step, new: int, columns: int = 80) -> str:
         total, blocks = self.options.total_steps, self.options.blocks
         left = int((step.canvas[0][self.prompt :] == self.mask).sum())
+        if columns < 60:
+            return f"{step.index + 1}/{total}  block {step.block + 1}/{blocks}  +{new}  {left} left"
         return (
             f"step {step.index + 1}/{total}  block {step.block + 1}/{blocks}  +{new}  "
             f"{left} mask{'s' if left != 1 else ''} left  {1e3 * step.seconds:.0f} ms"
@@ -160,7 +162,7 @@ class LiveView:
         lines = body.wrap(self.live.console, max(width - 1, 1), overflow="fold")
         room = max(height - 3, 1)
         first = max(0, min(_active_line(lines, STYLES[MASK]) - room // 2, len(lines) - room))
-        title = Text(self.canvas.title(step, len(self.new)), style="dim", no_wrap=True, overflow="ellipsis")
+        title = Text(self.canvas.title(step, len(self.new), width), style="dim", no_wrap=True, overflow="ellipsis")
         title.truncate(max(width - 1, 1), overflow="ellipsis")
         return Text("\n").join([title, *lines[first : first + room]])
 
