@@ -20,10 +20,11 @@
  * by exp(old - new), which is exactly 1 when the maximum stands.
  *
  * Register budget (AVX-512): 16 accumulators, 2 operands, 1 broadcast of 32. Why it is fast: 2 loads and TILE
- * broadcasts feed 2 TILE FMAs; a tile's queries and scores stay in L1, the block in L2. Measured on Zen4, D =
- * 128, one thread: 72 to 86 % of the FMA peak from 32 query rows on; the two register-blocked kernels take 71
- * % of the time at 128 x 128, loading and storing 21 %, softmax 4 %. Where keys come from L3 or DRAM for only
- * 32 rows (640 keys, no grouped heads) it is 54 to 63 %; software prefetch, tried, changed nothing.
+ * broadcasts feed 2 TILE FMAs; a tile's queries and scores stay in L1, the block in L2. Measured on a
+ * shared Zen4 machine, D = 128, one thread: 65 to 86 % of the FMA peak from 32 query rows on. At 128 x 128
+ * the two register-blocked kernels take about 70 % of the time, softmax 4 %, the rest is loading and storing.
+ * 32 rows against 640 keys without grouped heads, 21 MB of keys and values, reach 51 to 57 %; software
+ * prefetch, tried, changed nothing that could be repeated.
  */
 #include "ops.h"
 #include "ops_math.h"
