@@ -149,9 +149,15 @@ HOSTILE = [
     ("{{ 99999999999 * 'a' }}", "a value is longer"),
     ("{{ [0] * 99999999999 }}", "a value is longer"),
     ("{{ 9 ** 9 ** 9 ** 9 }}", "too large"),
-    ("{% set n = namespace(x='ab') %}{% for i in many %}{% set n.x = n.x + n.x %}{% endfor %}", "a value is longer"),
-    ("{% set n = namespace(x='ab') %}{% for i in many %}{% set n.x = n.x ~ n.x %}{% endfor %}", "a value is longer"),
-    ("{% set n = namespace(x=7) %}{% for i in many %}{% set n.x = n.x * n.x %}{% endfor %}", "too large"),
+    (
+        "{% set n = namespace(x='ab') %}{% for i in range(24) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "a value is longer",
+    ),
+    (
+        "{% set n = namespace(x='ab') %}{% for i in range(24) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "a value is longer",
+    ),
+    ("{% set n = namespace(x=7) %}{% for i in range(12) %}{% set n.x = n.x * n.x %}{% endfor %}", "too large"),
     ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "recursion"),
     ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(20) }}", "steps"),
 ]
