@@ -9,13 +9,13 @@ Weights in memory: panels of 32 outputs, in steps of 4 inputs (128 bytes, two ve
 
 A tile is 1 to 8 rows of activations by one panel. Its 8 x 2 accumulators stay in registers along all of K; each step
 loads 2 vectors of weights and spreads 4 bytes of each row over a third (16 + 2 + 1 of 32 registers; with several
-groups 16 more hold the float sums, which the compiler keeps on the stack while the inner loop runs). Eight chains of
+groups 16 more hold the float sums, part of them on the stack while the inner loop runs). Eight chains of
 additions are enough to start one vpdpbusd per cycle. A panel of K = 4096 is 128 KiB and stays in the second-level
 cache while all tiles pass over it; they fetch the next panel ahead, each a part of it.
 
-Share of the measured vpdpbusd peak on Zen 4, one thread, N = K = 4096, cold weights, quantisation of the activations and
-the float result included; one scale per output / groups of 128: 93 / 90 % at 128 rows, 92 / 89 % at 32, 91 / 88 % at 8,
-13 % at 1, where memory is the limit.
+Share of the measured vpdpbusd peak on Zen 4, one thread, N = K = 4096, cold weights, with quantisation of the
+activations and float results; one scale per output / groups of 128: 93 / 90 % at 128 rows, 92 / 89 % at 32,
+91 / 88 % at 8, 13 % at 1, where memory is the limit.
 """
 
 from __future__ import annotations
