@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Any, TextIO
 
-from .terminal import is_tty, settings
+from .terminal import can_redraw, settings
 
 PATIENCE_S = 0.5  # work that is faster than this shows no bar
 FRAME_S = 0.1
@@ -35,7 +35,7 @@ class Progress:
         elapsed = time.perf_counter() - self.began
         if self.settings.quiet or elapsed < PATIENCE_S:
             return
-        if not is_tty(self.stream):
+        if not can_redraw(self.stream):
             if elapsed >= self.line_at:
                 self.line_at = elapsed + LINE_EVERY_S
                 self.settings.note(f"{self.what} {done}/{total}, {elapsed:.0f} s")

@@ -25,17 +25,11 @@ def decoding_options(command: Any) -> Any:
     number: dict[str, Any] = {"type": int, "metavar": "N"}
     real: dict[str, Any] = {"type": float, "metavar": "X"}
     options = [
-        click.option(
-            "--max-tokens", "-n", help="Length of the canvas after the prompt; the model's own, else 128.", **number
-        ),
+        click.option("--max-tokens", "-n", help="Length of the canvas; the model's own, else 128.", **number),
         click.option("--n-predict", "--gen-length", "max_tokens_alias", hidden=True, **number),
         click.option("--steps", help="Forward passes over all blocks; one token a step if not given.", **number),
-        click.option(
-            "--block-length", help="Blocks are filled from left to right; the model's own, else 32.", **number
-        ),
-        click.option(
-            "--temperature", "--temp", help="Gumbel noise; 0, the default, always takes the likeliest.", **real
-        ),
+        click.option("--block-length", help="Blocks fill from left to right; the model's own, else 32.", **number),
+        click.option("--temperature", "--temp", help="Gumbel noise; 0, the default, takes the likeliest.", **real),
         click.option(
             "--remasking", type=click.Choice(REMASKING), help="Which positions are kept; low_confidence by default."
         ),
@@ -62,7 +56,7 @@ def decoding_options(command: Any) -> Any:
     "--pace",
     type=click.FloatRange(0, 60),
     metavar="S",
-    help="With --visual: hold every step this long, in seconds. Times include it.",
+    help="With --visual: hold every step S seconds.",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Report times, passes and memory at the end.")
 @json_option

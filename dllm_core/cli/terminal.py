@@ -41,7 +41,7 @@ class Settings:
             return False
         if os.environ.get("FORCE_COLOR"):
             return True
-        return is_tty(stream) and os.environ.get("TERM") != "dumb"
+        return can_redraw(stream)
 
     def note(self, text: str, kind: str = "") -> None:
         """One line on stderr, with --quiet only errors. `kind` ("warning", "hint") is written in front and coloured."""
@@ -85,6 +85,11 @@ def is_tty(stream: IO[Any]) -> bool:
         return stream.isatty()
     except (AttributeError, ValueError):  # no stream, or a closed one
         return False
+
+
+def can_redraw(stream: IO[Any]) -> bool:
+    """Whether lines on `stream` can be drawn over: a terminal that moves its cursor."""
+    return is_tty(stream) and os.environ.get("TERM") != "dumb"
 
 
 def terminal_size(stream: IO[Any]) -> tuple[int, int]:

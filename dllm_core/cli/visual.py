@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from .terminal import Settings, is_tty, settings, terminal_size
+from .terminal import Settings, can_redraw, settings, terminal_size
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,7 +38,7 @@ def open_view(
     """
     canvas = CanvasPainter(engine, len(prompt), options)
     streams = [sys.stderr] if stdout_is_taken else [sys.stderr, sys.stdout]
-    stream = next((s for s in streams if is_tty(s)), None)
+    stream = next((s for s in streams if can_redraw(s)), None)
     if stream is None:
         yield LineView(canvas, settings())
         return

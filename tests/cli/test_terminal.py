@@ -109,6 +109,32 @@ def test_view_without_terminal_is_plain_lines(dllm: Dllm, spoken: Path) -> None:
     assert lines[0].count("_") >= 28
 
 
+def test_view_on_a_terminal_that_cannot_redraw(spoken: Path) -> None:
+    _, output = on_terminal(80, 24, "run", "-m", spoken, "x", "-n", 16, "--visual", TERM="dumb")
+    assert "\x1b" not in output
+    assert len(TITLE.findall(output)) == 16
+
+
+def test_interrupted_view_gives_the_terminal_back(spoken: Path) -> None:
+    child = pexpect.spawn(
+        COMMAND[0],
+        [*COMMAND[1:], "run", "-m", str(spoken), "x", "--visual", "--pace", "9"],
+        encoding="utf-8",
+        timeout=60,
+        env=clean_environment(),  # type: ignore[arg-type]
+    )
+    child.expect("step 1/128")
+    shown = child.before + child.after
+    child.sendintr()
+    shown += child.read()
+    child.close()
+    assert child.exitstatus == 130
+    assert "Traceback" not in shown
+    screen = Screen(80).feed(shown)
+    assert screen.cursor_visible
+    assert [line for line in screen.lines if line.strip("^C")] == []
+
+
 def test_frames_are_capped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that follow faster than a frame lasts are drawn together, and none of their commits is lost."""
     from dllm_core.cli.visual import LiveView
