@@ -20,6 +20,14 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
         }
 }
 
+/* sum += b . x by pairs. In assembly because gcc 12, given the intrinsics, loads all activations first and
+ * has no registers left for the sums. */
+DLLM_INLINE __m256i dot(__m256i sum, __m256i b, __m256i x) {
+    __m256i product;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(b), "x"(x));
+    return sum;
+}
+
 DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m256i *sum) {
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < VECTORS; j++)
@@ -46,8 +54,8 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
             ahead = prefetch_next(ahead, t->prefetch_step);
             UNROLL for (int i = 0; i < mr; i++) {
                 const __m256i x = _mm256_set1_epi32(a[i]);
-                sum[2 * i] = _mm256_add_epi32(sum[2 * i], _mm256_madd_epi16(x, b0));
-                sum[2 * i + 1] = _mm256_add_epi32(sum[2 * i + 1], _mm256_madd_epi16(x, b1));
+                sum[2 * i] = dot(sum[2 * i], b0, x);
+                sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
             }
         }
         UNROLL for (int i = 0; i < 2 * mr; i++) {
