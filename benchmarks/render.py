@@ -26,13 +26,17 @@ def percent(cell: dict) -> str:
     return f"{100 * cell['exact'] / cell['prompts']:.1f} %"
 
 
+def table_row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
 def tiny_accuracy() -> str:
     """Held-out exact match of the model inside, float32 beside int8."""
     runs = [load(f"tiny-{scheme}.json") for scheme in ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")]
-    lines = ["| task | prompts | " + " | ".join(run["scheme"] for run in runs) + " |", "|---|---:|" + "---:|" * len(runs)]
+    lines = [table_row("task", "prompts", *(run["scheme"] for run in runs)), "|---|---:|" + "---:|" * len(runs)]
     for task, cell in runs[0]["tasks"].items():
-        lines.append(f"| {task} | {cell['prompts']} | " + " | ".join(percent(run["tasks"][task]) for run in runs) + " |")
-    lines.append(f"| **all** | {runs[0]['prompts']} | " + " | ".join(f"**{percent(run)}**" for run in runs) + " |")
+        lines.append(table_row(task, cell["prompts"], *(percent(run["tasks"][task]) for run in runs)))
+    lines.append(table_row("**all**", runs[0]["prompts"], *(f"**{percent(run)}**" for run in runs)))
     first = runs[0]
     lines.append("")
     lines.append(
@@ -56,7 +60,7 @@ def main() -> int:
             if not check:
                 page.write_text(new)
     if check and stale:
-        print(f"tables differ from docs/results in: {', '.join(stale)}; run python benchmarks/render.py", file=sys.stderr)
+        print(f"tables differ from docs/results in: {', '.join(stale)}; run benchmarks/render.py", file=sys.stderr)
         return 1
     return 0
 
