@@ -68,4 +68,4 @@ class Decode:
         wrong = sum(answer.text != row["answer"] for row, answer in zip(rows, answers, strict=True))
         return 100.0 * wrong / len(rows)
 
-    track_wrong_answers.unit = "percent"  # type: ignore[attr-defined]
+    track_wrong_answers.unit = "percent"

@@ -44,4 +44,4 @@ class Pack:
     def track_bytes_per_weight(self, scheme: str, name: str) -> float:
         return self.backend.linear_bytes(self.backend.prepare_linear([self.weight], scheme)) / 2048**2
 
-    track_bytes_per_weight.unit = "bytes"  # type: ignore[attr-defined]
+    track_bytes_per_weight.unit = "bytes"

@@ -78,4 +78,4 @@ class Accuracy:
         got = all_logits(random_model(self.backend, scheme, vocab=509, layers=4), self.ids)
         return float(np.square(got - want, dtype=np.float64).sum() / np.square(want, dtype=np.float64).sum())
 
-    track_logit_nmse.unit = "NMSE"  # type: ignore[attr-defined]
+    track_logit_nmse.unit = "NMSE"

@@ -62,4 +62,4 @@ class QuickAccuracy:
         case = LinearCase(33, 300, (130,), scheme)
         return compare(case, case.run(self.backend)).nmse
 
-    track_linear_nmse.unit = "NMSE"  # type: ignore[attr-defined]
+    track_linear_nmse.unit = "NMSE"
