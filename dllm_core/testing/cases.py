@@ -26,6 +26,7 @@ ROWS = (0, 1, 2, 7, 14, 15, 33, 130)
 WHOLE = ((5, 5),)
 RAGGED = ((1, 1), (7, 7), (0, 3), (33, 33), (15, 15))
 CACHED = ((4, 19), (1, 40), (8, 8))
+LONG = ((9, 200),)
 
 
 def _linear(scheme: str) -> list[Case]:
@@ -39,6 +40,8 @@ def _linear(scheme: str) -> list[Case]:
         cases += [LinearCase(14, k, (20,), scheme, data) for k in (1, 127, 128, 300)]
     cases.append(LinearCase(2, 4096, (33,), scheme, "extreme"))
     cases.append(LinearCase(130, 1000, (270,), scheme))  # enough work for every thread
+    cases.append(LinearCase(3, 12291, (5,), scheme))  # as deep as the models there are
+    cases.append(LinearCase(1, 5, (1030, 3), scheme))  # more outputs than are read at a time
     return cases
 
 
@@ -46,7 +49,7 @@ def _attention() -> list[Case]:
     shapes = [(4, 4, 16), (6, 2, 12), (1, 1, 128), (8, 1, 64), (2, 2, 2), (4, 2, 80)]  # heads, kv heads, head width
     cases: list[Case] = [AttentionCase(RAGGED, *shape) for shape in shapes]
     cases += [AttentionCase(CACHED, *shape) for shape in shapes]
-    cases += [AttentionCase(WHOLE, 4, 2, 16, data) for data in ("sharp", "equal")]
+    cases += [AttentionCase(s, 4, 2, 16, d) for s in (WHOLE, LONG) for d in ("sharp", "equal", "rising")]
     cases += [AttentionCase(((130, 130),), 2, 1, 32), AttentionCase(((2, 300), (257, 257)), 2, 2, 16)]
     return cases
 
@@ -65,7 +68,8 @@ def _rows() -> list[Case]:
 def _vocabulary() -> list[Case]:
     cases: list[Case] = [StatisticsCase(rows, vocab) for rows, vocab in [(1, 1), (7, 2), (15, 31), (33, 1000)]]
     cases += [StatisticsCase(0, 64), StatisticsCase(2, 126464)]
-    cases += [StatisticsCase(15, vocab, data) for vocab in (16, 509) for data in ("ties", "banned", "sharp")]
+    data = ("ties", "banned", "sharp", "tail")
+    cases += [StatisticsCase(3, vocab, kind) for vocab in (16, 509, 5000) for kind in data]
     cases += [ChooseCase(rows, vocab, t) for rows, vocab, t in [(1, 2, 1.0), (15, 509, 0.3), (7, 1000, 2.5)]]
     return cases
 
@@ -78,6 +82,8 @@ def _composites(scheme: str) -> list[Case]:
         ScoreCase(1, 64, 1000, scheme),
         ScoreCase(70, 72, 509, scheme),
         ScoreCase(0, 64, 33, scheme),
+        ScoreCase(3, 32, 3000, scheme),
+        ScoreCase(3, 32, 3000, scheme, "ties"),
     ]
 
 

@@ -103,9 +103,7 @@ def check_case(backend: Backend, case: Case) -> tuple[Case, CheckRow]:
     exact = found.exact if found.compared else None
     detail = "; ".join(found.problems)
     ok = not found.problems
-    row = CheckRow(
-        backend.name, backend.isa, case.name, exact, found.error, found.nmse, found.tolerance, ok, detail
-    )
+    row = CheckRow(backend.name, backend.isa, case.name, exact, found.error, found.nmse, found.tolerance, ok, detail)
     return case, row
 
 

@@ -73,7 +73,8 @@ def segment_rows(segments: tuple[tuple[int, int], ...]) -> Rows:
 
 @dataclass(frozen=True)
 class AttentionCase(Case):
-    """attention over ragged segments of (query rows, key rows). data "sharp": scores of several hundred."""
+    """attention over ragged segments of (query rows, key rows). data: "normal"; "sharp": scores of several hundred;
+    "equal": all keys alike; "rising": every key weighs more than all before it together."""
 
     segments: tuple[tuple[int, int], ...]
     heads: int
@@ -93,6 +94,9 @@ class AttentionCase(Case):
             q *= 100
         elif self.data == "equal":
             k[...] = k[:1]
+        elif self.data == "rising":
+            q[...] = np.abs(q)
+            k[...] = np.arange(slots, dtype=np.float32)[:, None, None] / np.float32(self.head_dim**0.5)
         return q, k, v, rows
 
     def run(self, backend: Backend) -> Outputs:
@@ -166,7 +170,8 @@ class EmbedCase(Case):
 
 @dataclass(frozen=True)
 class StatisticsCase(Case):
-    """statistics of logits [rows, vocab]. data: "normal", "ties" (whole numbers), "banned" (half are -inf), "sharp"."""
+    """statistics of logits [rows, vocab]. data: "normal", "sharp", "ties" (whole numbers), "banned" (half are -inf),
+    "tail" (all but the last three)."""
 
     rows: int
     vocab: int
@@ -182,6 +187,8 @@ class StatisticsCase(Case):
             logits = np.rint(logits / 3)
         elif self.data == "banned":
             logits[:, rng.permutation(self.vocab)[: self.vocab // 2]] = -np.inf
+        elif self.data == "tail":
+            logits[:, :-3] = -np.inf
         elif self.data == "sharp":
             logits *= 100
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -278,12 +285,14 @@ class LayerCase(Case):
 
 @dataclass(frozen=True)
 class ScoreCase(Case):
-    """score: head and statistics in one; the argmax is far from a tie."""
+    """score: head and statistics in one. data: "normal", where the argmax is far from a tie; "ties": the second half
+    of the vocabulary repeats the first, in whole numbers."""
 
     rows: int
     width: int
     vocab: int
     scheme: str
+    data: str = "normal"
 
     op = "score"
     scheme_matters = True
@@ -293,6 +302,9 @@ class ScoreCase(Case):
         rng = self.rng()
         h = rng.standard_normal((self.rows, self.width), np.float32)
         head = 3 * rng.standard_normal((self.vocab, self.width), np.float32) * np.float32(self.width**-0.5)
+        if self.data == "ties":
+            h, head = np.rint(h), np.rint(2 * head)
+            head[self.vocab // 2 :] = head[: self.vocab - self.vocab // 2]
         found = backend.score(h, backend.prepare_linear([from_array(head)], self.scheme))
         close = {key: getattr(found, key) for key in ("top", "second", "logsumexp", "entropy")}
         return Outputs({"ids": found.ids}, close)
