@@ -85,7 +85,9 @@ def log_likelihood(
     if not answer:
         raise UsageError("the answer is empty", "a likelihood needs at least one token")
     if samples < batch or batch < 1:
-        raise UsageError(f"samples={samples} with batch={batch}", "samples must be at least batch, and batch at least 1")
+        raise UsageError(
+            f"samples={samples} with batch={batch}", "samples must be at least batch, and batch at least 1"
+        )
     draws = draws or SeededDraws(seed)
     n, p = len(answer), len(prompt)
     clean = np.array([*prompt, *answer], np.int64)
