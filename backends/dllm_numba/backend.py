@@ -20,7 +20,7 @@ from .quantise import quantise
 
 # Products below which one thread is done before a second one has woken up. Reading a weight from memory takes
 # about as long as multiplying it by ten rows.
-SERIAL = 2**25
+SERIAL = 2**26
 READING = 10
 
 
@@ -59,11 +59,11 @@ class NumbaBackend(NumpyBackend):
         self.isa = self.kernel.isa
 
     def isa_rows(self) -> list[str]:
-        """Names of the kernels that can run here, best first."""
+        """The kernels that can run here, best first."""
         return usable_kernels()
 
     def with_isa(self, isa: str) -> NumbaBackend:
-        """A backend like this one on another of them."""
+        """The same backend with the kernel called `isa`."""
         return NumbaBackend(self.threads, isa)
 
     # ---- weights ----

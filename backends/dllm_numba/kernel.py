@@ -14,6 +14,7 @@ from dllm_core.errors import UnsupportedError, UsageError
 
 VARIABLE = "DLLM_NUMBA_ISA"
 U8 = npt.NDArray[np.uint8]
+U32 = npt.NDArray[np.uint32]
 I8 = npt.NDArray[np.int8]
 
 
@@ -29,7 +30,7 @@ class Kernel:
     isa: str
     columns: int
     panel_shape: Callable[[int], tuple[int, ...]]  # K / 4, rounded up -> shape of one panel in memory
-    by_output: Callable[[U8], U8]  # panels -> a view of them, [P, columns, K / 4, 4]
+    by_output: Callable[[U8], U32]  # panels -> a view of them, [P, columns, K / 4], four weights in each word
     linear: Callable[..., None]  # (first panel, last panel, *arguments of NumbaBackend.linear)
     linear_parallel: Callable[..., None]  # (parts, *the same arguments)
     accumulate: Callable[..., None]  # (codes, offsets, panels, group, int32 [G, R, P * columns])
@@ -47,16 +48,16 @@ class Kernel:
         """Write the codes [n, K] of outputs at .. at + n."""
         n, k = codes.shape
         view = self.by_output(panels)
-        padded = np.zeros((n, view.shape[2] * 4), np.uint8)
+        padded = np.zeros((n, 4 * view.shape[2]), np.uint8)
         np.bitwise_xor(codes.view(np.uint8), np.uint8(128), out=padded[:, :k])  # + 128, modulo 256
         output = np.arange(at, at + n)
-        view[output // self.columns, output % self.columns] = padded.reshape(n, -1, 4)
+        view[output // self.columns, output % self.columns] = padded.view(np.uint32)
 
     def load(self, panels: U8, n: int, k: int) -> I8:
         """The codes [n, k] that `store` wrote."""
-        view = self.by_output(panels)
-        flat = view.reshape(len(view) * self.columns, -1)[:n, :k]
-        return np.bitwise_xor(flat, np.uint8(128)).view(np.int8)
+        words = self.by_output(panels)
+        rows = np.ascontiguousarray(words.reshape(len(words) * self.columns, -1)[:n])
+        return np.bitwise_xor(rows.view(np.uint8)[:, :k], np.uint8(128)).view(np.int8)
 
 
 # In order of preference: module of this package that holds KERNEL.
@@ -78,14 +79,13 @@ def choose_kernel(forced: str | None = None) -> Kernel:
 
     UsageError for an unknown name, UnsupportedError for one that cannot run here; both list the choices.
     """
-    name = forced or os.environ.get(VARIABLE)
-    reasons = {isa: find_kernel(isa).unavailable() for isa in MODULES}
-    usable = [isa for isa, reason in reasons.items() if reason is None]
-    hint = f"kernels that can run here: {', '.join(usable)}"
+    usable = usable_kernels()
+    name, origin = (forced, "isa") if forced else (os.environ.get(VARIABLE), VARIABLE)
     if not name:
         return find_kernel(usable[0])
+    hint = f"kernels that can run here: {', '.join(usable)}"
     if name not in MODULES:
-        raise UsageError(f"{VARIABLE}: unknown instruction set {name!r}", hint)
-    if reasons[name]:
-        raise UnsupportedError(f"{VARIABLE}={name} cannot run here: {reasons[name]}", hint)
+        raise UsageError(f"{origin}={name}: numba-int8 has no such kernel", hint)
+    if name not in usable:
+        raise UnsupportedError(f"{origin}={name} cannot run here: {find_kernel(name).unavailable()}", hint)
     return find_kernel(name)

@@ -15,11 +15,7 @@
 
 #define TINY 0x1p-100f
 #define QMAX 127.0f
-
-typedef int8_t i8vec __attribute__((vector_size(VL)));
-typedef int8_t i8vec_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
-typedef float half_vec_unaligned __attribute__((vector_size(2 * VL), aligned(4), may_alias));
-typedef double dvec __attribute__((vector_size(4 * VL)));
+#define LANES 16
 
 void DLLM_OP(exp)(const float *x, int64_t begin, int64_t end, float *out) {
     for (int64_t i = begin; i < end; i += VL) {
@@ -53,7 +49,7 @@ static int32_t magnitude(const float *x, int64_t width) {
     return top;
 }
 
-static void quantise_row(const float *x, int64_t width, int8_t *codes, float *scale) {
+static void quantise_row(const float *restrict x, int64_t width, int8_t *restrict codes, float *scale) {
     const int32_t bits = magnitude(x, width);
     float amax;
     memcpy(&amax, &bits, sizeof amax);
@@ -63,15 +59,10 @@ static void quantise_row(const float *x, int64_t width, int8_t *codes, float *sc
         return;
     }
     *scale = amax / QMAX;
-    const vec inverse = vec_set1(QMAX / amax), rounding = vec_set1(ROUNDING);
-    for (int64_t i = 0; i < width; i += VL) {
-        const vec rounded = vec_load_n(x + i, width - i, 0) * inverse + rounding;
-        const i8vec code = __builtin_convertvector((ivec)rounded, i8vec);
-        if (width - i >= VL) {
-            *(i8vec_unaligned *)(codes + i) = code;
-        } else {
-            memcpy(codes + i, &code, (size_t)(width - i));
-        }
+    const float inverse = QMAX / amax;
+    for (int64_t i = 0; i < width; i++) { /* plain, because gcc packs bytes better than it converts vectors */
+        const float rounded = x[i] * inverse + ROUNDING;
+        codes[i] = (int8_t)bits_of(rounded);
     }
 }
 
@@ -82,21 +73,18 @@ void DLLM_OP(quantise_rows)(const float *x, int64_t x_stride, int64_t width, int
     }
 }
 
+/* In double and in LANES partial sums on every ISA, so that all ISAs agree on the norm bit for bit. */
 static double sum_of_squares(const float *x, int64_t width) {
-    dvec sum[2] = {{0}};
+    double sum[LANES] = {0}, total = 0;
     int64_t i = 0;
-    for (; i + VL <= width; i += VL) {
-        const dvec low = __builtin_convertvector(*(const half_vec_unaligned *)(x + i), dvec);
-        const dvec high = __builtin_convertvector(*(const half_vec_unaligned *)(x + i + VL / 2), dvec);
-        sum[0] += low * low;
-        sum[1] += high * high;
+    for (; i + LANES <= width; i += LANES) {
+        for (int lane = 0; lane < LANES; lane++)
+            sum[lane] += (double)x[i + lane] * x[i + lane];
     }
-    const dvec both = sum[0] + sum[1];
-    double total = 0;
-    for (int lane = 0; lane < VL / 2; lane++)
-        total += both[lane];
-    for (; i < width; i++)
-        total += (double)x[i] * x[i];
+    for (int lane = 0; lane < width - i; lane++)
+        sum[lane] += (double)x[i + lane] * x[i + lane];
+    for (int lane = 0; lane < LANES; lane++)
+        total += sum[lane];
     return total;
 }
 
