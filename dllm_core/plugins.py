@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from . import hookspecs
+from .decoding.strategies import STRATEGIES, Strategy
 from .errors import BackendUnavailable, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Registry:
     backends: dict[str, BackendEntry] = field(default_factory=dict)
     models: dict[str, tuple[Path, str]] = field(default_factory=dict)
     families: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    strategies: dict[str, Strategy] = field(default_factory=lambda: dict(STRATEGIES))
     manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager("dllm"))
 
     def backend(self, name: str, threads: int) -> Backend:
@@ -84,11 +86,12 @@ def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
         manager.add_hookspecs(hookspecs)
         manager.register(module, point.name)
         manager.check_pending()
-        staged = Registry()
+        staged = Registry(strategies={})
         manager.hook.dllm_register_backends(register=_backend_register(staged, point.name))
         manager.hook.dllm_register_models(register=_model_register(staged))
         manager.hook.dllm_register_families(register=staged.families.__setitem__)
-        for kind in ("backends", "models", "families"):
+        manager.hook.dllm_register_strategies(register=_strategy_register(staged))
+        for kind in ("backends", "models", "families", "strategies"):
             _merge(getattr(registry, kind), getattr(staged, kind), kind)
         registry.manager.register(module, point.name)
     except Exception as error:  # a plugin is somebody else's code: whatever it raises is reported
@@ -113,5 +116,12 @@ def _backend_register(staged: Registry, plugin: str) -> Callable[..., None]:
 def _model_register(staged: Registry) -> Callable[..., None]:
     def register(name: str, folder: str | Path, summary: str = "") -> None:
         staged.models[name] = (Path(folder), summary)
+
+    return register
+
+
+def _strategy_register(staged: Registry) -> Callable[..., None]:
+    def register(name: str, options: Mapping[str, Any], summary: str = "") -> None:
+        staged.strategies[name] = Strategy(dict(options), summary)
 
     return register

@@ -74,34 +74,44 @@ def decode(
     noise: Noise | None = None,
     stop_rule: StopRule | None = None,
 ) -> Iterator[Step]:
-    """Fill the canvas of every prompt; one Step per forward pass. `noise` defaults to the seed's."""
-    return Decoder(model, prompts, options, noise or SeededNoise(options.seed), stop_rule).run()
+    """Fill a canvas after every prompt; one Step per forward pass. `noise` defaults to the seed's."""
+    canvas = Canvas.start(prompts, options.max_tokens, model.facts.mask_id)
+    return decode_canvas(model, canvas, options, noise, stop_rule)
+
+
+def decode_canvas(
+    model: Model,
+    canvas: Canvas,
+    options: DecodeOptions,
+    noise: Noise | None = None,
+    stop_rule: StopRule | None = None,
+) -> Iterator[Step]:
+    """Fill the masks of a canvas; what holds a token at the start is frozen. Writes into `canvas`."""
+    return Decoder(model, canvas, options, noise or SeededNoise(options.seed), stop_rule).run()
 
 
 class Decoder:
     """The state of one decode."""
 
     def __init__(
-        self,
-        model: Model,
-        prompts: Sequence[Sequence[int]],
-        options: DecodeOptions,
-        noise: Noise,
-        stop_rule: StopRule | None,
+        self, model: Model, canvas: Canvas, options: DecodeOptions, noise: Noise, stop_rule: StopRule | None
     ) -> None:
         self.model, self.options, self.noise, self.stop_rule = model, options, noise, stop_rule
-        self.canvas = Canvas.start(prompts, options.max_tokens, model.facts.mask_id)
-        self.proposer = Proposer(model, self.canvas, options, noise)
+        self.canvas = canvas
+        self.frozen = canvas.ids != canvas.mask_id
+        self.proposer = Proposer(model, canvas, options, noise)
         self.policy: CachePolicy = make_policy(options.cache, options.refresh)
         self.shifted = int(model.predictor(np.array([1], np.int64))[0]) != 1
         self.ends = tuple(t for t in (model.facts.eos_id, model.facts.eot_id) if t is not None)
-        self.tracks = [Track(s, p, p + options.max_tokens) for s, p in enumerate(self.canvas.prompt_lengths)]
-        for t in self.tracks:
-            t.times = np.zeros(t.length, np.int64)
+        lengths = np.diff(canvas.offsets).tolist()
+        self.tracks = [
+            Track(s, p, n, times=np.zeros(n, np.int64))
+            for s, (p, n) in enumerate(zip(canvas.prompt_lengths, lengths, strict=True))
+        ]
 
     def run(self) -> Iterator[Step]:
-        o = self.options
-        blocks = schedule.block_bounds(o.max_tokens, o.max_tokens if o.one_block else o.block_length)
+        o, longest = self.options, self.canvas.longest
+        blocks = schedule.block_bounds(longest, longest if o.one_block else o.block_length)
         index = itertools.count()
         for b, ((start, stop), steps) in enumerate(
             zip(blocks, schedule.even_split(o.total_steps, len(blocks)), strict=True)
@@ -117,8 +127,9 @@ class Decoder:
 
     def _begin(self, t: Track, start: int, stop: int, steps: int) -> None:
         o = self.options
-        t.open = t.finished is None
-        t.start, t.stop, t.steps, t.idle = t.prompt + start, t.prompt + stop, steps, 0
+        t.start, t.stop = t.prompt + start, min(t.prompt + stop, t.length)
+        t.open = t.finished is None and t.start < t.stop
+        t.steps, t.idle = steps, 0
         t.visible = t.stop if o.grow else t.length
         # the quota counts the masks inside the block at its start; later candidates may lie elsewhere
         inside = int(np.sum(self._tokens(t)[t.start : t.stop] == self.canvas.mask_id))
@@ -154,9 +165,10 @@ class Decoder:
         return Request(rows, candidates, verify)
 
     def _committed(self, t: Track) -> I64:
-        """Positions of the block that hold a committed token."""
+        """Positions of the block that hold a committed token; frozen ones are not."""
         inside = np.arange(t.start, t.stop, dtype=np.int64)
-        return inside[self._tokens(t)[inside] != self.canvas.mask_id]
+        frozen = self.frozen[self.canvas.offsets[t.index] + inside]
+        return inside[(self._tokens(t)[inside] != self.canvas.mask_id) & ~frozen]
 
     # ---- one pass ----
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ class Proposer:
             found = self._propose(h, at, total, requests, step)
             checked = self._verify(h, at, total, requests)
         bounds = np.cumsum([0, *sizes])
-        split = [found.take(np.arange(a, b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        split = [found.take(np.arange(a, b)) for a, b in itertools.pairwise(bounds)]
         return split, np.split(checked, np.cumsum([len(v) for v in verifiers])[:-1]), len(rows)
 
     def _predictors(self, request: Request, positions: I64) -> I64:

@@ -1,4 +1,7 @@
-"""Self-correction: taking back committed tokens. Pure functions; every position is taken back a bounded number of times."""
+"""Self-correction: taking back committed tokens.
+
+Pure functions; every position is taken back a bounded number of times, so every decode ends.
+"""
 
 from __future__ import annotations
 

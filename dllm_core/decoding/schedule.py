@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -17,10 +18,13 @@ def even_split(total: int, parts: int) -> list[int]:
 
 
 def cosine_split(total: int, parts: int) -> list[int]:
-    """Few tokens early, many late: after step i, total * cos(pi/2 * i / parts) masks remain (MaskGIT, Chang et al. 2022)."""
+    """Few tokens early, many late: after i steps, total * cos(pi/2 * i / parts) masks remain.
+
+    MaskGIT (Chang et al. 2022).
+    """
     left = [math.floor(total * math.cos(math.pi / 2 * i / parts) + 1e-9) for i in range(parts)] + [0]
     left[0] = total
-    return [a - b for a, b in zip(left, left[1:], strict=False)]
+    return [a - b for a, b in itertools.pairwise(left)]
 
 
 def timestep_share(step: int, steps: int, eps: float) -> np.float32:

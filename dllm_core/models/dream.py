@@ -122,6 +122,7 @@ class Dream:
             mask_id=c.mask_token_id,
             eos_id=c.eos_token_id,
             max_length=c.max_position_embeddings,
+            decoding={"schedule": "timesteps", "remasking": "entropy"},
         )
         self.embedding: Tensor = fetch(tensors, "model.embed_tokens.weight", (c.vocab_size, c.hidden_size))
         self.norm = fetch(tensors, "model.norm.weight", (c.hidden_size,)).array()
