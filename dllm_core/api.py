@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 

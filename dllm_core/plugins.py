@@ -14,10 +14,13 @@ import pluggy
 
 from . import hookspecs
 from .decoding.strategies import STRATEGIES, Strategy
-from .errors import BackendUnavailable, NotFoundError, UsageError
+from .errors import BackendUnavailable, DllmError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from .backend import Backend
+
+
+KINDS = ("backends", "models", "families", "strategies")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Registry:
     backends: dict[str, BackendEntry] = field(default_factory=dict)
     models: dict[str, tuple[Path, str]] = field(default_factory=dict)
     families: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    strategies: dict[str, Strategy] = field(default_factory=lambda: dict(STRATEGIES))
+    strategies: dict[str, Strategy] = field(default_factory=dict)
     manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager("dllm"))
 
     def backend(self, name: str, threads: int) -> Backend:
@@ -66,16 +69,25 @@ class Registry:
                 return entry.factory(threads)
             except BackendUnavailable as error:
                 reasons.append(f"{entry.name}: {error.message}")
+            except DllmError:
+                raise  # a setting of the user's, such as a forced instruction set, is not passed over
+            except Exception as error:  # a plugin is somebody else's code: whatever it raises is the reason
+                reasons.append(f"{entry.name}: {type(error).__name__}: {error}")
         raise NotFoundError("no backend can run here", "; ".join(reasons))
 
 
 def load_registry() -> Registry:
     """Load every entry point of group "dllm", one by one and guarded, and let each register what it has."""
-    registry = Registry()
+    registry = Registry(strategies=dict(STRATEGIES))
     registry.manager.add_hookspecs(hookspecs)
-    for point in sorted(entry_points(group="dllm"), key=lambda p: p.name):
+    for point in sorted(entry_points(group="dllm"), key=_order):
         registry.plugins.append(_load(registry, point))
     return registry
+
+
+def _order(point: EntryPoint) -> tuple[bool, str]:
+    """Our own first, so that nobody can take their names."""
+    return point.dist is None or point.dist.name != "dllm", point.name
 
 
 def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
@@ -86,24 +98,26 @@ def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
         manager.add_hookspecs(hookspecs)
         manager.register(module, point.name)
         manager.check_pending()
-        staged = Registry(strategies={})
+        staged = Registry()
         manager.hook.dllm_register_backends(register=_backend_register(staged, point.name))
         manager.hook.dllm_register_models(register=_model_register(staged))
         manager.hook.dllm_register_families(register=staged.families.__setitem__)
         manager.hook.dllm_register_strategies(register=_strategy_register(staged))
-        for kind in ("backends", "models", "families", "strategies"):
-            _merge(getattr(registry, kind), getattr(staged, kind), kind)
+        _refuse_duplicates(registry, staged)
         registry.manager.register(module, point.name)
-    except Exception as error:  # a plugin is somebody else's code: whatever it raises is reported
+        for kind in KINDS:
+            getattr(registry, kind).update(getattr(staged, kind))
+    except (Exception, SystemExit) as error:  # a plugin is somebody else's code: whatever it raises is reported
         return PluginStatus(point.name, point.module, version, f"{type(error).__name__}: {error}")
     return PluginStatus(point.name, point.module, version, None)
 
 
-def _merge(into: dict[str, Any], new: dict[str, Any], kind: str) -> None:
-    taken = sorted(set(into) & set(new))
-    if taken:
-        raise ValueError(f"{kind} {', '.join(taken)} already registered by another plugin")
-    into.update(new)
+def _refuse_duplicates(registry: Registry, staged: Registry) -> None:
+    """All or nothing: a plugin that reuses one name registers none."""
+    for kind in KINDS:
+        taken = sorted(set(getattr(registry, kind)) & set(getattr(staged, kind)))
+        if taken:
+            raise ValueError(f"{kind} {', '.join(taken)} already registered by another plugin")
 
 
 def _backend_register(staged: Registry, plugin: str) -> Callable[..., None]:

@@ -27,21 +27,20 @@ VERBS = {
     "plugins": "plugins",
     "completion": "completion",
 }
+PLUGIN_VERBS = "dllm_core.cli.plugin_verbs"  # in the meta of a context: loaded once an invocation
 
 
 class Verbs(click.Group):
     """A group that imports a builtin verb when it is asked for, and plugins only when something else is."""
 
-    _foreign: dict[str, click.Command] | None = None
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS, *sorted(self._plugin_commands())]
+        return [*VERBS, *sorted(self._plugin_commands(ctx))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS:
             command = import_module(f"{__package__}.{VERBS[cmd_name]}").command
         else:
-            command = self._plugin_commands().get(cmd_name)
+            command = self._plugin_commands(ctx).get(cmd_name)
         return _accept_common(command) if command is not None else None
 
     def resolve_command(
@@ -55,13 +54,13 @@ class Verbs(click.Group):
             raise UsageError(f"unknown command {quote(verb)}", f"{hint}commands: {', '.join(verbs)}")
         return super().resolve_command(ctx, args)
 
-    def _plugin_commands(self) -> dict[str, click.Command]:
+    def _plugin_commands(self, ctx: click.Context) -> dict[str, click.Command]:
         """The verbs that plugins add; what is broken is told by `dllm plugins` and hidden here."""
-        if self._foreign is None:
+        if PLUGIN_VERBS not in ctx.meta:
             from .foreign import load_commands
 
-            self._foreign = {name: c for name, c in load_commands()[0].items() if name not in VERBS}
-        return self._foreign
+            ctx.meta[PLUGIN_VERBS] = {name: c for name, c in load_commands()[0].items() if name not in VERBS}
+        return ctx.meta[PLUGIN_VERBS]
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from .terminal import Settings, is_tty, settings, terminal_size
@@ -152,8 +153,9 @@ class LiveView:
 
         unicode = (self.stream.encoding or "").lower().startswith("utf")
         body = Text(no_wrap=False, overflow="fold")
-        for piece, kind in self.canvas.pieces(step, self.new, *(("░", "·") if unicode else ("_", "$"))):
-            body.append(_visible(piece), STYLES[kind])
+        pieces = self.canvas.pieces(step, self.new, *(("░", "·") if unicode else ("_", "$")))
+        for kind, run in groupby(pieces, key=lambda piece: piece[1]):
+            body.append(_visible("".join(text for text, _ in run)), STYLES[kind])
         width, height = self.size
         lines = body.wrap(self.live.console, max(width - 1, 1), overflow="fold")
         room = max(height - 3, 1)

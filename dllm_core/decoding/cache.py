@@ -6,6 +6,7 @@ slots and lets them attend to all slots of the sequence. Keys are stored rotated
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,6 +98,10 @@ class InterstepCache:
 
 def make_policy(name: str, refresh: int) -> CachePolicy:
     """The policy called `name` (`DecodeOptions.cache`)."""
-    if name == "interstep":
-        return InterstepCache(refresh)
-    return {"none": NoCache, "prefix": PrefixCache, "dual": DualCache}[name]()
+    policies: dict[str, Callable[[], CachePolicy]] = {
+        "none": NoCache,
+        "prefix": PrefixCache,
+        "dual": DualCache,
+        "interstep": lambda: InterstepCache(refresh),
+    }
+    return policies[name]()

@@ -99,7 +99,6 @@ def log_likelihood(
             hidden = (np.arange(n) < count)[draws.permutation(iteration, row, n)]
             noisy[row, p:][hidden] = model.facts.mask_id
         ratio = np.repeat((counts / n).astype(np.float32)[:, None], p + n, axis=1)
-        ratio[:, :p] = 1  # the prompt is never masked by us; a mask token in it counts once
         masked = noisy == model.facts.mask_id
         logits = batch_logits(model, noisy, masked, p, cfg_scale)
         true = np.tile(clean, (batch, 1))[masked]

@@ -113,9 +113,8 @@ class Decoder:
         o, longest = self.options, self.canvas.longest
         blocks = schedule.block_bounds(longest, longest if o.one_block else o.block_length)
         index = itertools.count()
-        for b, ((start, stop), steps) in enumerate(
-            zip(blocks, schedule.even_split(o.total_steps, len(blocks)), strict=True)
-        ):
+        shares = schedule.spread_steps(o.total_steps, [stop - start for start, stop in blocks])
+        for b, ((start, stop), steps) in enumerate(zip(blocks, shares, strict=True)):
             for t in self.tracks:
                 self._begin(t, start, stop, steps)
             for i in itertools.count():

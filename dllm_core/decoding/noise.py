@@ -37,7 +37,10 @@ class SeededNoise:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, sequence], np.uint64), counter=counter))
 
     def uniforms(self, sequence: int, step: int, positions: I64, vocab: int) -> F64:
-        return np.stack([self._generator(1, sequence, step, int(p)).random(vocab) for p in positions])
+        out = np.empty((len(positions), vocab))
+        for row, position in zip(out, positions, strict=True):
+            self._generator(1, sequence, step, int(position)).random(out=row)
+        return out
 
     def confidences(self, sequence: int, step: int, positions: I64) -> F32:
         return self._scalars(2, sequence, step, positions)

@@ -10,31 +10,29 @@
 
 enum { NR = 32, VECTORS = 2, LANES = 16 }; /* a panel is two vectors of 16 outputs wide */
 
-/* Touches two lines of the next panel. With several tiles per panel, each covers a share and touches lines often. */
-DLLM_INLINE const char *prefetch_next(const char *at, int step)
-{
+/* Touches two lines of the next panel. With several tiles per panel, each covers a share and touches lines
+ * often. */
+DLLM_INLINE const char *prefetch_next(const char *at, int step) {
     _mm_prefetch(at, _MM_HINT_T1);
     _mm_prefetch(at + 64, _MM_HINT_T1);
     return at + step;
 }
 
-/* sum += b (unsigned bytes) . x (signed bytes), by fours. In assembly because gcc 12, given the intrinsic, copies
- * the sums between registers and spills them: a third of the speed. */
-DLLM_INLINE __m512i dot(__m512i sum, __m512i b, __m512i x)
-{
+/* sum += b (unsigned bytes) . x (signed bytes), by fours. In assembly because gcc 12, given the intrinsic,
+ * copies the sums between registers and spills them: a third of the speed. */
+DLLM_INLINE __m512i dot(__m512i sum, __m512i b, __m512i x) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(x));
     return sum;
 }
 
-DLLM_INLINE __mmask16 column_mask(int cols, int vector)
-{
+DLLM_INLINE __mmask16 column_mask(int cols, int vector) {
     int left = cols - vector * LANES;
     return left >= LANES ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
 }
 
-/* c = total (* a_scale) + bias + residual for a tile of float sums. Out of the kernels, whose registers are full. */
-static inline void store_outputs(const dllm_tile *t, const __m512 *total)
-{
+/* c = total (* a_scale) + bias + residual for a tile of float sums. Out of the kernels, whose registers are
+ * full. */
+static inline void store_outputs(const dllm_tile *t, const __m512 *total) {
     for (int j = 0; j < VECTORS; j++) {
         const __mmask16 mask = column_mask(t->cols, j);
         const __m512 bias = t->bias ? _mm512_loadu_ps(t->bias + j * LANES) : _mm512_setzero_ps();
@@ -53,8 +51,7 @@ static inline void store_outputs(const dllm_tile *t, const __m512 *total)
 }
 
 /* The integer sums of group g, for checks. */
-static inline void store_sums(const dllm_tile *t, int64_t group, const __m512i *sum)
-{
+static inline void store_sums(const dllm_tile *t, int64_t group, const __m512i *sum) {
     for (int i = 0; i < t->mr; i++)
         for (int j = 0; j < VECTORS; j++)
             _mm512_mask_storeu_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
@@ -62,8 +59,7 @@ static inline void store_sums(const dllm_tile *t, int64_t group, const __m512i *
 }
 
 /* Four bytes of up to 16 rows: [rows][steps][4 bytes] -> [steps][mr][4 bytes]. */
-static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int64_t steps, int32_t *to)
-{
+static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int64_t steps, int32_t *to) {
     if (mr == 1) {
         __builtin_memcpy(to, rows, (size_t)steps * 4);
         return;
@@ -73,9 +69,9 @@ static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int
             to[i] = rows[i * ld + k];
 }
 
-/* out[g] = -128 * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros follow k. */
-static inline void start_at_zero_point(const int8_t *codes, int64_t k, int64_t group, int32_t *out)
-{
+/* out[g] = -128 * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros follow
+ * k. */
+static inline void start_at_zero_point(const int8_t *codes, int64_t k, int64_t group, int32_t *out) {
     const __m512i ones = _mm512_set1_epi8(1);
     for (int64_t first = 0, g = 0; first < k; first += group, g++) {
         int64_t last = first + group < k ? first + group : k;

@@ -5,8 +5,7 @@
 
 #define ENTRY(suffix, type, op, parameters) .op = dllm_f32_##op##__##suffix,
 
-static int always(void)
-{
+static int always(void) {
     return 1;
 }
 
@@ -16,8 +15,7 @@ static const dllm_ops scalar_ops = {DLLM_OPS(ENTRY, scalar)};
 #ifdef DLLM_HAVE_AVX2
 static const dllm_ops avx2_ops = {DLLM_OPS(ENTRY, avx2)};
 
-static int has_avx2(void)
-{
+static int has_avx2(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
@@ -26,8 +24,7 @@ static int has_avx2(void)
 #ifdef DLLM_HAVE_AVX512VNNI
 static const dllm_ops avx512vnni_ops = {DLLM_OPS(ENTRY, avx512vnni)};
 
-static int has_avx512vnni(void)
-{
+static int has_avx512vnni(void) {
     __builtin_cpu_init();
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -59,22 +56,18 @@ static const dllm_row rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-int dllm_row_count(void)
-{
+int dllm_row_count(void) {
     return ROWS;
 }
 
-const char *dllm_row_name(int row)
-{
+const char *dllm_row_name(int row) {
     return row >= 0 && row < ROWS ? rows[row].name : NULL;
 }
 
-int dllm_row_supported(int row)
-{
+int dllm_row_supported(int row) {
     return row >= 0 && row < ROWS && rows[row].supported();
 }
 
-const dllm_row *dllm_get_row(int row)
-{
+const dllm_row *dllm_get_row(int row) {
     return dllm_row_supported(row) ? &rows[row] : NULL;
 }

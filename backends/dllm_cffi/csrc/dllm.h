@@ -32,12 +32,12 @@ const char *dllm_last_kernel(void); /* full name of the GEMM kernel that ran las
 
 /* A packed weight. `weight` holds panels of nr outputs: [panel][k / kr][nr][kr], 64-byte aligned. */
 typedef struct {
-    int64_t n, k;    /* outputs, inputs */
-    int32_t scheme;  /* DLLM_F32, ... */
-    int32_t row;     /* the row of the dispatch table whose layout this is */
-    void *weight;    /* dllm_weight_bytes */
-    float *scale;    /* [panel][group][nr], dllm_scale_bytes; NULL for f32 */
-    float *bias;     /* [panel][nr], zero beyond n; or NULL */
+    int64_t n, k;   /* outputs, inputs */
+    int32_t scheme; /* DLLM_F32, ... */
+    int32_t row;    /* the row of the dispatch table whose layout this is */
+    void *weight;   /* dllm_weight_bytes */
+    float *scale;   /* [panel][group][nr], dllm_scale_bytes; NULL for f32 */
+    float *bias;    /* [panel][nr], zero beyond n; or NULL */
 } dllm_linear;
 
 int64_t dllm_groups(const dllm_linear *w); /* weight scales per output; 0 for f32 */
@@ -45,8 +45,8 @@ int64_t dllm_weight_bytes(const dllm_linear *w);
 int64_t dllm_scale_bytes(const dllm_linear *w);
 int64_t dllm_bias_bytes(const dllm_linear *w); /* whether or not there is a bias */
 
-/* Quantises (or copies) the float32 rows [count, k] into outputs first..first+count-1. Calls must come in order
- * of `first` and cover every output once; the last one fills the panel up with zeros. */
+/* Quantises (or copies) the float32 rows [count, k] into outputs first..first+count-1. Calls must come in
+ * order of `first` and cover every output once; the last one fills the panel up with zeros. */
 int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int64_t count);
 
 /* Inverse of the packing: codes int8 [n, k] with scales [n, groups], or float32 [n, k] in `values`. */
@@ -74,6 +74,69 @@ int dllm_linear_run(int threads, const dllm_linear *w, const dllm_input *input, 
 /* The integers behind a quantised linear: codes [rows, k], scale [rows], acc int32 [groups, rows, n]. */
 int dllm_accumulators(int threads, const dllm_linear *w, const float *x, int64_t rows, int8_t *codes,
                       float *scale, int32_t *acc, void *scratch);
+
+/* ---- the other operators, on contiguous float32 rows; `row` is a row of the dispatch table ---- */
+
+/* Rows are tokens of `sequences` sequences laid end to end, see dllm_core/backend.py. */
+typedef struct {
+    int64_t rows, sequences;
+    const int64_t *positions;  /* [rows] */
+    const int64_t *slots;      /* [rows] key/value slot that each row writes, or NULL */
+    const int64_t *q_offsets;  /* [sequences + 1] */
+    const int64_t *kv_offsets; /* [sequences + 1] */
+} dllm_rows;
+
+int dllm_rms_norm(int row, int threads, const float *x, const float *weight, float eps, int64_t rows,
+                  int64_t width, float *y);
+int dllm_rope(int row, int threads, float *x, int64_t heads, int64_t head_dim, const float *cos,
+              const float *sin, const int64_t *positions, int64_t rows);
+int dllm_swiglu(int row, int threads, const float *gate_up, int64_t rows, int64_t width, float *y);
+int dllm_add(int row, int threads, float *x, const float *y, int64_t count);
+int dllm_embed(int row, int threads, const void *table, int stored, int64_t width, const int64_t *ids,
+               int64_t rows, float *y); /* stored: 0 float32, 1 bfloat16, 2 float16 */
+
+int64_t dllm_attention_scratch(int row, int threads, int64_t head_dim);
+int dllm_attention_run(int row, int threads, const float *q, const float *k, const float *v, int64_t heads,
+                       int64_t kv_heads, int64_t head_dim, const dllm_rows *rows, float *y, void *scratch);
+
+/* Vocabulary statistics, arrays of [rows]: see dllm_core.backend.Scores. */
+typedef struct {
+    int64_t *ids;
+    float *top, *second, *logsumexp, *entropy;
+} dllm_scores;
+
+int64_t dllm_statistics_scratch(int64_t rows, int64_t columns);
+int dllm_statistics_run(int row, int threads, const float *logits, int64_t rows, int64_t columns,
+                        const dllm_scores *scores, void *scratch);
+
+/* The statistics of linear(x), block of the vocabulary by block: the logits never exist together. */
+int64_t dllm_score_scratch(const dllm_linear *head, int threads, int64_t rows);
+int dllm_score(int threads, const dllm_linear *head, const float *x, int64_t rows, const dllm_scores *scores,
+               void *scratch);
+
+/* ---- a whole transformer layer ---- */
+
+typedef struct {
+    const dllm_linear *qkv, *attn_out, *gate_up, *down;
+    const float *attn_norm, *mlp_norm; /* [d] */
+    const float *cos, *sin;            /* [positions, head_dim / 2] */
+    int64_t heads, kv_heads, head_dim;
+    float eps;
+} dllm_layer;
+
+/* Seconds spent in a call are added here. */
+typedef struct {
+    double gemm, attention, other;
+} dllm_seconds;
+
+int64_t dllm_layer_scratch(const dllm_layer *w, int threads, int64_t rows);
+
+/* y = layer(x), x [rows, d]. Keys and values [slots, kv_heads, head_dim] are stored where rows->slots is set.
+ * `queries` are the rows that attend and are returned, y [queries->rows, d]: `rows` itself, or the rows
+ * keep[queries->rows] of it. y and x do not overlap. */
+int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
+                   const int64_t *keep, const float *x, float *k, float *v, float *y, void *scratch,
+                   dllm_seconds *seconds);
 
 /* cdef-end */
 

@@ -1,56 +1,51 @@
 /* float32 GEMM tile, AVX-512.
  *
- * Contract: see dllm_tile. Every output is one chain of fused multiply-adds over k in ascending order.
- * Layout: a [k][mr], b [k][32] floats.
- * Registers: 14 x 2 sums, 2 weights, 1 broadcast: 31 of 32. */
+ * Contract: see dllm_tile. Every output is a sum of chains of DLLM_F32_CHUNK fused multiply-adds, in
+ * ascending order of k: one long chain would lose digits. Layout: a [k][mr], b [k][32] floats. Registers: 14
+ * x 2 sums, 2 weights, 1 broadcast: 31 of 32; totals in memory. */
 #include "avx512.h"
 
 enum { MR = 14 };
 
-static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
-{
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     interleave_words(rows, ld, mr, steps, a);
 }
 
-DLLM_INLINE void tile(const int mr, const dllm_tile *t)
-{
+DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
     const float *a = t->a, *b = t->b;
     const char *ahead = t->prefetch;
     const int ahead_step = t->prefetch_step;
-    __m512 sum[MR * VECTORS];
-    UNROLL for (int i = 0; i < 2 * mr; i++)
-    {
-        sum[i] = _mm512_setzero_ps();
+    __m512 total[MR * VECTORS];
+    UNROLL for (int i = 0; i < 2 * mr; i++) {
+        total[i] = _mm512_setzero_ps();
     }
-    for (int64_t k = t->k_steps; k > 0; k--, a += mr, b += NR) {
-        const __m512 b0 = _mm512_load_ps(b), b1 = _mm512_load_ps(b + LANES);
-        ahead = prefetch_next(ahead, ahead_step);
-        UNROLL for (int i = 0; i < mr; i++)
-        {
-            const __m512 x = _mm512_set1_ps(a[i]);
-            sum[2 * i] = _mm512_fmadd_ps(x, b0, sum[2 * i]);
-            sum[2 * i + 1] = _mm512_fmadd_ps(x, b1, sum[2 * i + 1]);
+    for (int64_t left = t->k_steps; left > 0; left -= DLLM_F32_CHUNK) {
+        __m512 sum[MR * VECTORS];
+        UNROLL for (int i = 0; i < 2 * mr; i++) {
+            sum[i] = _mm512_setzero_ps();
+        }
+        for (int64_t k = left < DLLM_F32_CHUNK ? left : DLLM_F32_CHUNK; k > 0; k--, a += mr, b += NR) {
+            const __m512 b0 = _mm512_load_ps(b), b1 = _mm512_load_ps(b + LANES);
+            ahead = prefetch_next(ahead, ahead_step);
+            UNROLL for (int i = 0; i < mr; i++) {
+                const __m512 x = _mm512_set1_ps(a[i]);
+                sum[2 * i] = _mm512_fmadd_ps(x, b0, sum[2 * i]);
+                sum[2 * i + 1] = _mm512_fmadd_ps(x, b1, sum[2 * i + 1]);
+            }
+        }
+        UNROLL for (int i = 0; i < 2 * mr; i++) {
+            total[i] = _mm512_add_ps(total[i], sum[i]);
         }
     }
-    __m512 totals[MR * VECTORS];
-    UNROLL for (int i = 0; i < 2 * mr; i++)
-    {
-        totals[i] = sum[i];
-    }
-    store_outputs(t, totals);
+    store_outputs(t, total);
 }
 
-#define CASE(mr)                                                                                             \
-    case mr:                                                                                                 \
-        tile(mr, t);                                                                                         \
-        break;
-
-static void gemm(dllm_tile *t)
-{
+static void gemm(dllm_tile *t) {
     t->kernel = "dllm_f32_gemm_14x32c1__avx512vnni";
     switch (t->mr) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
-            CASE(14)
+        DLLM_CASE(1)
+        DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) DLLM_CASE(7) DLLM_CASE(8)
+            DLLM_CASE(9) DLLM_CASE(10) DLLM_CASE(11) DLLM_CASE(12) DLLM_CASE(13) DLLM_CASE(14)
     }
 }
 

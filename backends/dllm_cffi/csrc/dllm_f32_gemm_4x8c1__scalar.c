@@ -1,16 +1,13 @@
 /* float32 GEMM tile, portable C.
  *
- * Contract: see dllm_tile. Sums run over k in ascending order, one rounding per multiply and per add.
- * Layout: a [k][mr], b [k][8] floats.
- * Registers: 4 x 8 sums; the compiler may keep them in vectors of whatever the baseline has. */
-#include <string.h>
-
+ * Contract: see dllm_tile. Every output is a sum of chains of DLLM_F32_CHUNK products in ascending order of
+ * k, with one rounding per multiply and per add. Layout: a [k][mr], b [k][8] floats. Registers: 4 x 8 sums;
+ * the compiler may keep them in vectors of whatever the baseline has. */
 #include "row.h"
 
 enum { MR = 4, NR = 8 };
 
-static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
-{
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     const float *x = rows;
     float *to = a;
     for (int64_t k = 0; k < steps; k++)
@@ -18,21 +15,29 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
             *to++ = x[i * ld + k];
 }
 
-static void gemm(dllm_tile *t)
-{
-    float sum[MR][NR];
-    memset(sum, 0, sizeof sum);
+DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
+    float total[MR][NR] = {0};
     const float *a = t->a, *b = t->b;
-    for (int64_t k = 0; k < t->k_steps; k++, a += t->mr, b += NR)
-        for (int i = 0; i < t->mr; i++)
+    for (int64_t left = t->k_steps; left > 0; left -= DLLM_F32_CHUNK) {
+        float sum[MR][NR] = {0};
+        for (int64_t k = left < DLLM_F32_CHUNK ? left : DLLM_F32_CHUNK; k > 0; k--, a += mr, b += NR)
+            for (int i = 0; i < mr; i++)
+                for (int j = 0; j < NR; j++)
+                    sum[i][j] += a[i] * b[j];
+        for (int i = 0; i < mr; i++)
             for (int j = 0; j < NR; j++)
-                sum[i][j] += a[i] * b[j];
-    for (int i = 0; i < t->mr; i++)
+                total[i][j] += sum[i][j];
+    }
+    for (int i = 0; i < mr; i++)
         for (int j = 0; j < t->cols; j++) {
-            float y = sum[i][j] + (t->bias ? t->bias[j] : 0.0f);
+            float y = total[i][j] + (t->bias ? t->bias[j] : 0.0f);
             t->c[i * t->ldc + j] = t->residual ? y + t->residual[i * t->ldc + j] : y;
         }
+}
+
+static void gemm(dllm_tile *t) {
     t->kernel = "dllm_f32_gemm_4x8c1__scalar";
+    switch (t->mr) { DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) }
 }
 
 const dllm_gemm dllm_f32_gemm_4x8c1__scalar = {

@@ -9,8 +9,7 @@
 
 enum { MR = 4, NR = 8 };
 
-static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
-{
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     const int8_t *codes = rows;
     int8_t *to = a;
     for (int64_t k = 0; k < steps; k++)
@@ -18,40 +17,37 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
             *to++ = codes[i * ld + k];
 }
 
-static void store_sums(const dllm_tile *t, int64_t group, int32_t sum[MR][NR])
-{
+static void store_sums(const dllm_tile *t, int64_t group, int32_t sum[MR][NR]) {
     for (int i = 0; i < t->mr; i++)
         memcpy(t->acc + group * t->acc_group + i * t->ldc, sum[i], (size_t)t->cols * sizeof(int32_t));
 }
 
-static void gemm(dllm_tile *t)
-{
-    float total[MR][NR];
-    memset(total, 0, sizeof total);
+DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
+    float total[MR][NR] = {0};
     const int8_t *a = t->a, *b = t->b;
     int64_t group = 0;
-    for (int64_t k = 0; k < t->k_steps; group++) {
-        int64_t stop = k + t->group_steps < t->k_steps ? k + t->group_steps : t->k_steps;
-        int32_t sum[MR][NR];
-        memset(sum, 0, sizeof sum);
-        for (; k < stop; k++, a += t->mr, b += NR)
-            for (int i = 0; i < t->mr; i++)
+    for (int64_t left = t->k_steps; left > 0; left -= t->group_steps, group++) {
+        int32_t sum[MR][NR] = {0};
+        for (int64_t k = left < t->group_steps ? left : t->group_steps; k > 0; k--, a += mr, b += NR)
+            for (int i = 0; i < mr; i++)
                 for (int j = 0; j < NR; j++)
-                    sum[i][j] += (int16_t)a[i] * (int16_t)b[j];
-        for (int i = 0; i < t->mr; i++)
+                    sum[i][j] += a[i] * b[j];
+        for (int i = 0; i < mr; i++)
             for (int j = 0; j < NR; j++)
                 total[i][j] += (float)sum[i][j] * t->b_scale[group * NR + j];
         if (t->acc)
             store_sums(t, group, sum);
     }
-    t->kernel = "dllm_qd8_f32_qb8w_gemm_4x8c1__scalar";
-    if (!t->c)
-        return;
-    for (int i = 0; i < t->mr; i++)
+    for (int i = 0; t->c && i < mr; i++)
         for (int j = 0; j < t->cols; j++) {
             float y = total[i][j] * t->a_scale[i] + (t->bias ? t->bias[j] : 0.0f);
             t->c[i * t->ldc + j] = t->residual ? y + t->residual[i * t->ldc + j] : y;
         }
+}
+
+static void gemm(dllm_tile *t) {
+    t->kernel = "dllm_qd8_f32_qb8w_gemm_4x8c1__scalar";
+    switch (t->mr) { DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) }
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_4x8c1__scalar = {

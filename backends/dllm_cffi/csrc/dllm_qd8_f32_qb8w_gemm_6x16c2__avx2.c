@@ -10,8 +10,7 @@
  * are touched once per group. */
 #include "avx2.h"
 
-static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
-{
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     const int8_t *codes = rows;
     int16_t *to = a;
     for (int64_t k = 0; k < steps; k++)
@@ -21,16 +20,14 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
         }
 }
 
-DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m256i *sum)
-{
+DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m256i *sum) {
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < VECTORS; j++)
             _mm256_maskstore_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
                                    column_mask(t->cols, j), sum[2 * i + j]);
 }
 
-DLLM_INLINE void tile(const int mr, const dllm_tile *t)
-{
+DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
     const int32_t *a = t->a; /* pairs of int16 */
     const __m128i *b = t->b;
     const float *b_scale = t->b_scale;
@@ -39,8 +36,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
     int64_t group = 0;
     for (int64_t left = t->k_steps; left > 0; left -= t->group_steps, group++) {
         __m256i sum[MR * VECTORS];
-        UNROLL for (int i = 0; i < 2 * mr; i++)
-        {
+        UNROLL for (int i = 0; i < 2 * mr; i++) {
             sum[i] = _mm256_setzero_si256();
         }
         int64_t steps = left < t->group_steps ? left : t->group_steps;
@@ -48,15 +44,13 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
             const __m256i b0 = _mm256_cvtepi8_epi16(_mm_load_si128(b));
             const __m256i b1 = _mm256_cvtepi8_epi16(_mm_load_si128(b + 1));
             ahead = prefetch_next(ahead, t->prefetch_step);
-            UNROLL for (int i = 0; i < mr; i++)
-            {
+            UNROLL for (int i = 0; i < mr; i++) {
                 const __m256i x = _mm256_set1_epi32(a[i]);
                 sum[2 * i] = _mm256_add_epi32(sum[2 * i], _mm256_madd_epi16(x, b0));
                 sum[2 * i + 1] = _mm256_add_epi32(sum[2 * i + 1], _mm256_madd_epi16(x, b1));
             }
         }
-        UNROLL for (int i = 0; i < 2 * mr; i++)
-        {
+        UNROLL for (int i = 0; i < 2 * mr; i++) {
             const __m256 scale = _mm256_loadu_ps(b_scale + i % 2 * LANES);
             const __m256 y = _mm256_load_ps(total + i * LANES);
             _mm256_store_ps(total + i * LANES, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, y));
@@ -76,17 +70,9 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t)
     }
 }
 
-#define CASE(mr)                                                                                             \
-    case mr:                                                                                                 \
-        tile(mr, t);                                                                                         \
-        break;
-
-static void gemm(dllm_tile *t)
-{
+static void gemm(dllm_tile *t) {
     t->kernel = "dllm_qd8_f32_qb8w_gemm_6x16c2__avx2";
-    switch (t->mr) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-    }
+    switch (t->mr) { DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) }
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_6x16c2__avx2 = {

@@ -1,24 +1,22 @@
 /* int8 x int8 GEMM tile with one weight scale per output and group of inputs, AVX512-VNNI.
  *
- * Contract: see dllm_tile. Each group's integer sum starts at -128 * (sum of the row's codes in the group), since
- * weights are stored as code + 128; it is then scaled and added to a float sum, groups in ascending order.
+ * Contract: see dllm_tile. Each group's integer sum starts at -128 * (sum of the row's codes in the group),
+ * since weights are stored as code + 128; it is then scaled and added to a float sum, groups in ascending
+ * order.
  *
  * Layout: as dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni; a_start [groups][mr], b_scale [groups][32].
  *
- * Registers: 7 x 2 integer and 7 x 2 float sums, 2 weights, 1 broadcast: 31 of 32. A group of 128 costs 32 x 14
- * vpdpbusd and 14 conversions and multiply-adds. */
+ * Registers: 7 x 2 integer and 7 x 2 float sums, 2 weights, 1 broadcast: 31 of 32. A group of 128 costs 32 x
+ * 14 vpdpbusd and 14 conversions and multiply-adds. */
 #include "avx512.h"
 
 enum { MR = 7 };
 
-static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
-{
+static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     interleave_words(rows, ld / 4, mr, steps, a);
 }
 
-/* `check` is a constant, so the integer sums live in registers when nobody asks for them. */
-DLLM_INLINE void tile(const int mr, const int check, const dllm_tile *t)
-{
+DLLM_INLINE void tile_with(const int mr, const int check, const dllm_tile *t) {
     const int8_t *a = t->a;
     const uint8_t *b = t->b;
     const int32_t *a_start = t->a_start;
@@ -27,30 +25,26 @@ DLLM_INLINE void tile(const int mr, const int check, const dllm_tile *t)
     const int ahead_step = t->prefetch_step;
     __m512i sum[MR * VECTORS];
     __m512 total[MR * VECTORS];
-    UNROLL for (int i = 0; i < 2 * mr; i++)
-    {
+    UNROLL for (int i = 0; i < 2 * mr; i++) {
         total[i] = _mm512_setzero_ps();
     }
     int64_t group = 0;
     for (int64_t left = t->k_steps; left > 0; left -= t->group_steps, group++) {
-        UNROLL for (int i = 0; i < mr; i++)
-        {
+        UNROLL for (int i = 0; i < mr; i++) {
             sum[2 * i] = sum[2 * i + 1] = _mm512_set1_epi32(a_start[i]);
         }
         int64_t steps = left < t->group_steps ? left : t->group_steps;
         for (int64_t k = steps; k > 0; k--, a += 4 * mr, b += 4 * NR) {
             const __m512i b0 = _mm512_load_si512(b), b1 = _mm512_load_si512(b + 64);
             ahead = prefetch_next(ahead, ahead_step);
-            UNROLL for (int i = 0; i < mr; i++)
-            {
+            UNROLL for (int i = 0; i < mr; i++) {
                 const __m512i x = _mm512_set1_epi32(((const int32_t *)a)[i]);
                 sum[2 * i] = dot(sum[2 * i], b0, x);
                 sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
             }
         }
         const __m512 s0 = _mm512_loadu_ps(b_scale), s1 = _mm512_loadu_ps(b_scale + LANES);
-        UNROLL for (int i = 0; i < mr; i++)
-        {
+        UNROLL for (int i = 0; i < mr; i++) {
             total[2 * i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i]), s0, total[2 * i]);
             total[2 * i + 1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[2 * i + 1]), s1, total[2 * i + 1]);
         }
@@ -60,24 +54,25 @@ DLLM_INLINE void tile(const int mr, const int check, const dllm_tile *t)
         b_scale += NR;
     }
     __m512 totals[MR * VECTORS];
-    UNROLL for (int i = 0; i < 2 * mr; i++)
-    {
+    UNROLL for (int i = 0; i < 2 * mr; i++) {
         totals[i] = total[i];
     }
     if (t->c)
         store_outputs(t, totals);
 }
 
-#define CASE(mr)                                                                                             \
-    case mr:                                                                                                 \
-        t->acc ? tile(mr, 1, t) : tile(mr, 0, t);                                                                                         \
-        break;
+/* Two instances, so that the integer sums stay in registers when nobody asks for them. */
+DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
+    if (t->acc)
+        tile_with(mr, 1, t);
+    else
+        tile_with(mr, 0, t);
+}
 
-static void gemm(dllm_tile *t)
-{
+static void gemm(dllm_tile *t) {
     t->kernel = "dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni";
     switch (t->mr) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+        DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) DLLM_CASE(7)
     }
 }
 

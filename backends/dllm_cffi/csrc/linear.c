@@ -15,22 +15,13 @@ enum {
 
 static _Atomic(const char *) last_kernel = "";
 
-const char *dllm_last_kernel(void)
-{
+const char *dllm_last_kernel(void) {
     return atomic_load(&last_kernel);
 }
 
 /* ---- scratch ---- */
 
-static void *carve(char *base, int64_t *used, int64_t bytes)
-{
-    int64_t at = *used;
-    *used = at + dllm_round_up(bytes, 64);
-    return base ? base + at : NULL;
-}
-
-int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch)
-{
+int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch) {
     const dllm_row *row = dllm_get_row(w->row);
     const dllm_gemm *g = row->gemm[w->scheme];
     int64_t used = 0, k = w->k;
@@ -42,15 +33,15 @@ int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int6
     /* One line more than k asks for: rows a power of two apart would share their cache sets. */
     p->ld = dllm_round_up(k, CODES_ALIGN) + CODES_ALIGN;
     if (w->scheme == DLLM_F32) {
-        p->values = carve(scratch, &used, rows * k * (int64_t)sizeof(float));
+        p->values = dllm_carve(scratch, &used, rows * k * (int64_t)sizeof(float));
     } else {
-        p->line = carve(scratch, &used, threads * k * (int64_t)sizeof(float));
-        p->codes = carve(scratch, &used, rows * p->ld);
-        p->scale = carve(scratch, &used, rows * (int64_t)sizeof(float));
-        p->row_start = carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
-        p->start = carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
+        p->line = dllm_carve(scratch, &used, threads * k * (int64_t)sizeof(float));
+        p->codes = dllm_carve(scratch, &used, rows * p->ld);
+        p->scale = dllm_carve(scratch, &used, rows * (int64_t)sizeof(float));
+        p->row_start = dllm_carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
+        p->start = dllm_carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
     }
-    p->a = carve(scratch, &used, rows * p->steps * g->kr * g->a_bytes);
+    p->a = dllm_carve(scratch, &used, rows * p->steps * g->kr * g->a_bytes);
     return used;
 }
 
@@ -61,8 +52,7 @@ typedef struct {
     const dllm_input *in;
 } fill_job;
 
-static void make_values(void *arg, int64_t r, int worker)
-{
+static void make_values(void *arg, int64_t r, int worker) {
     const fill_job *job = arg;
     const dllm_packed *p = job->p;
     const dllm_input *in = job->in;
@@ -74,8 +64,7 @@ static void make_values(void *arg, int64_t r, int worker)
         p->row->ops->swiglu(in->x, 2 * k, k, r, r + 1, p->values, k);
 }
 
-static void make_codes(void *arg, int64_t r, int worker)
-{
+static void make_codes(void *arg, int64_t r, int worker) {
     const fill_job *job = arg;
     const dllm_packed *p = job->p;
     const dllm_input *in = job->in;
@@ -95,20 +84,17 @@ static void make_codes(void *arg, int64_t r, int worker)
 }
 
 /* Tile t covers rows *first .. *first + mr - 1; sizes differ by at most one. */
-static int tile_rows(const dllm_packed *p, int64_t t, int64_t *first)
-{
+static int tile_rows(const dllm_packed *p, int64_t t, int64_t *first) {
     int64_t size = p->rows / p->tiles, longer = p->rows % p->tiles;
     *first = t * size + (t < longer ? t : longer);
     return (int)(size + (t < longer));
 }
 
-static int64_t items_per_tile(const dllm_packed *p)
-{
+static int64_t items_per_tile(const dllm_packed *p) {
     return dllm_ceil_div(p->steps, STEPS_PER_ITEM);
 }
 
-static void interleave(void *arg, int64_t item, int worker)
-{
+static void interleave(void *arg, int64_t item, int worker) {
     const fill_job *job = arg;
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
@@ -129,8 +115,7 @@ static void interleave(void *arg, int64_t item, int worker)
                 p->start[first * p->groups + i * mr + r] = p->row_start[(first + r) * p->groups + i];
 }
 
-void dllm_packed_fill(dllm_packed *p, const dllm_input *input)
-{
+void dllm_packed_fill(dllm_packed *p, const dllm_input *input) {
     fill_job job = {p, input};
     int threads = p->rows * p->w->k < SMALL_ROWS ? 1 : p->threads;
     if (p->w->scheme != DLLM_F32)
@@ -152,14 +137,12 @@ typedef struct {
     _Atomic int64_t next;
 } gemm_job;
 
-static const char *panel_bytes(const dllm_packed *p, int64_t panel)
-{
+static const char *panel_bytes(const dllm_packed *p, int64_t panel) {
     return (const char *)p->w->weight + panel * p->steps * p->g->kr * p->g->nr * p->g->b_bytes;
 }
 
 /* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`. */
-static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead)
-{
+static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead) {
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
     const dllm_linear *w = p->w;
@@ -189,8 +172,7 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
     return t.kernel;
 }
 
-static void run_item(const gemm_job *job, int64_t item, int64_t ahead)
-{
+static void run_item(const gemm_job *job, int64_t item, int64_t ahead) {
     int64_t block = item % job->blocks, tiles = job->p->tiles;
     int64_t from = tiles * block / job->blocks, to = tiles * (block + 1) / job->blocks;
     const char *kernel = run_panel(job, job->first_panel + item / job->blocks, from, to,
@@ -200,8 +182,7 @@ static void run_item(const gemm_job *job, int64_t item, int64_t ahead)
 
 /* One call per thread. Items are claimed one ahead, so that a thread can prefetch what it will need; not near
  * the end, where the claim could keep the other threads idle. */
-static void gemm_worker(void *arg, int64_t unused, int worker)
-{
+static void gemm_worker(void *arg, int64_t unused, int worker) {
     gemm_job *job = arg;
     int64_t guard = job->items - 2 * job->p->threads, item = atomic_fetch_add(&job->next, 1);
     (void)unused, (void)worker;
@@ -212,8 +193,7 @@ static void gemm_worker(void *arg, int64_t unused, int worker)
     }
 }
 
-void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc)
-{
+void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc) {
     int64_t panels = dllm_ceil_div(p->w->n, p->g->nr), wanted = 4 * p->threads;
     gemm_job job = {.p = p, .y = y, .residual = residual, .acc = acc, .ldc = p->w->n, .blocks = 1};
     if (panels < wanted)
@@ -223,8 +203,7 @@ void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int
     dllm_parallel(threads, threads, gemm_worker, &job);
 }
 
-void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc)
-{
+void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc) {
     gemm_job job = {
         .p = p, .y = y, .ldc = ldc, .first_panel = 0, .first_column = first * p->g->nr, .blocks = 1};
     for (int64_t panel = first; panel < last; panel++)
@@ -233,21 +212,18 @@ void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float
 
 /* ---- public calls ---- */
 
-static int acceptable(const dllm_linear *w, int threads, int64_t rows)
-{
+static int acceptable(const dllm_linear *w, int threads, int64_t rows) {
     return dllm_weight_bytes(w) > 0 && w->k <= DLLM_MAX_K && threads >= 1 && threads <= DLLM_MAX_THREADS &&
            rows >= 1;
 }
 
-int64_t dllm_linear_scratch(const dllm_linear *w, int threads, int64_t rows)
-{
+int64_t dllm_linear_scratch(const dllm_linear *w, int threads, int64_t rows) {
     dllm_packed p;
     return acceptable(w, threads, rows) ? dllm_packed_plan(&p, w, threads, rows, NULL) : 0;
 }
 
 int dllm_linear_run(int threads, const dllm_linear *w, const dllm_input *input, int64_t rows, float *y,
-                    const float *residual, void *scratch)
-{
+                    const float *residual, void *scratch) {
     dllm_packed p;
     if (!acceptable(w, threads, rows))
         return DLLM_BAD_ARGUMENT;
@@ -258,8 +234,7 @@ int dllm_linear_run(int threads, const dllm_linear *w, const dllm_input *input, 
 }
 
 int dllm_accumulators(int threads, const dllm_linear *w, const float *x, int64_t rows, int8_t *codes,
-                      float *scale, int32_t *acc, void *scratch)
-{
+                      float *scale, int32_t *acc, void *scratch) {
     dllm_packed p;
     if (!acceptable(w, threads, rows) || w->scheme == DLLM_F32)
         return DLLM_BAD_ARGUMENT;

@@ -24,7 +24,8 @@ typedef struct {
     void *a;               /* per tile: [steps][mr][kr] */
 } dllm_packed;
 
-/* Lays the arrays out from `scratch` on (64-byte aligned; NULL to measure) and returns the bytes they need. */
+/* Lays the arrays out from `scratch` on (64-byte aligned; NULL to measure) and returns the bytes they need.
+ */
 int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch);
 
 /* Computes, quantises and interleaves the input rows. */
@@ -33,7 +34,8 @@ void dllm_packed_fill(dllm_packed *p, const dllm_input *input);
 /* y [rows, n] = packed rows times weights + bias (+ residual). `acc` and y may be NULL, see dllm_tile. */
 void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc);
 
-/* The same for the panels [first, last) of all rows on the calling thread: y [rows, ldc] is their first column. */
+/* The same for the panels [first, last) of all rows on the calling thread: y [rows, ldc] is their first
+ * column. */
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc);
 
 #endif

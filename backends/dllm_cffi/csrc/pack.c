@@ -5,48 +5,40 @@
 #include "pool.h"
 #include "row.h"
 
-static const dllm_gemm *kernel_of(const dllm_linear *w)
-{
+static const dllm_gemm *kernel_of(const dllm_linear *w) {
     const dllm_row *row = dllm_get_row(w->row);
     if (!row || w->scheme < DLLM_F32 || w->scheme > DLLM_QB8W || w->n < 1 || w->k < 1)
         return NULL;
     return row->gemm[w->scheme];
 }
 
-static int64_t group_of(const dllm_linear *w)
-{
+static int64_t group_of(const dllm_linear *w) {
     return w->scheme == DLLM_QB8W ? DLLM_GROUP : w->k;
 }
 
-static int64_t padded_k(const dllm_linear *w, const dllm_gemm *g)
-{
+static int64_t padded_k(const dllm_linear *w, const dllm_gemm *g) {
     return dllm_round_up(w->k, g->kr);
 }
 
-static int64_t padded_n(const dllm_linear *w, const dllm_gemm *g)
-{
+static int64_t padded_n(const dllm_linear *w, const dllm_gemm *g) {
     return dllm_round_up(w->n, g->nr);
 }
 
-int64_t dllm_groups(const dllm_linear *w)
-{
+int64_t dllm_groups(const dllm_linear *w) {
     return w->scheme == DLLM_F32 ? 0 : dllm_ceil_div(w->k, group_of(w));
 }
 
-int64_t dllm_weight_bytes(const dllm_linear *w)
-{
+int64_t dllm_weight_bytes(const dllm_linear *w) {
     const dllm_gemm *g = kernel_of(w);
     return g ? padded_n(w, g) * padded_k(w, g) * g->b_bytes : 0;
 }
 
-int64_t dllm_scale_bytes(const dllm_linear *w)
-{
+int64_t dllm_scale_bytes(const dllm_linear *w) {
     const dllm_gemm *g = kernel_of(w);
     return g ? padded_n(w, g) * dllm_groups(w) * (int64_t)sizeof(float) : 0;
 }
 
-int64_t dllm_bias_bytes(const dllm_linear *w)
-{
+int64_t dllm_bias_bytes(const dllm_linear *w) {
     const dllm_gemm *g = kernel_of(w);
     return g ? padded_n(w, g) * (int64_t)sizeof(float) : 0;
 }
@@ -61,8 +53,7 @@ typedef struct {
 } pack_job;
 
 /* Output column c of a panel: its scales and codes, or zeros beyond n (values is NULL). */
-static void pack_int8(const pack_job *job, int64_t panel, int64_t c, const float *values, int8_t *codes)
-{
+static void pack_int8(const pack_job *job, int64_t panel, int64_t c, const float *values, int8_t *codes) {
     const dllm_linear *w = job->w;
     const dllm_gemm *g = job->g;
     int64_t k = w->k, group = group_of(w), groups = dllm_groups(w), depth = padded_k(w, g);
@@ -80,16 +71,14 @@ static void pack_int8(const pack_job *job, int64_t panel, int64_t c, const float
             to[j] = (uint8_t)(codes[at + j] + g->zero_point);
 }
 
-static void pack_f32(const pack_job *job, int64_t panel, int64_t c, const float *values)
-{
+static void pack_f32(const pack_job *job, int64_t panel, int64_t c, const float *values) {
     const dllm_gemm *g = job->g;
     float *to = (float *)job->w->weight + panel * job->w->k * g->nr + c;
     for (int64_t at = 0; at < job->w->k; at++)
         to[at * g->nr] = values ? values[at] : 0.0f;
 }
 
-static void pack_panel(void *arg, int64_t item, int worker)
-{
+static void pack_panel(void *arg, int64_t item, int worker) {
     const pack_job *job = arg;
     const dllm_linear *w = job->w;
     int64_t nr = job->g->nr, panel = job->first / nr + item;
@@ -105,8 +94,7 @@ static void pack_panel(void *arg, int64_t item, int worker)
     }
 }
 
-int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int64_t count)
-{
+int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int64_t count) {
     const dllm_gemm *g = kernel_of(w);
     if (!g || threads < 1 || threads > DLLM_MAX_THREADS || first < 0 || count < 1 || first + count > w->n)
         return DLLM_BAD_ARGUMENT;
@@ -120,8 +108,7 @@ int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int
     return DLLM_OK;
 }
 
-int dllm_unpack(const dllm_linear *w, int8_t *codes, float *scales, float *values)
-{
+int dllm_unpack(const dllm_linear *w, int8_t *codes, float *scales, float *values) {
     const dllm_gemm *g = kernel_of(w);
     if (!g)
         return DLLM_BAD_ARGUMENT;

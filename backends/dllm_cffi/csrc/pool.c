@@ -1,9 +1,9 @@
 /* A pool of threads that takes work item by item.
  *
- * One job at a time. `gate` is the whole protocol: its OPEN bit says that the job may be joined, the rest counts
- * the workers inside. A worker that comes late finds the gate closed and goes back to waiting, so the caller
- * never waits for a thread that the system has not scheduled, only for items that are being worked on. The job's
- * fields change only while the gate is closed and nobody is inside.
+ * One job at a time. `gate` is the whole protocol: its OPEN bit says that the job may be joined, the rest
+ * counts the workers inside. A worker that comes late finds the gate closed and goes back to waiting, so the
+ * caller never waits for a thread that the system has not scheduled, only for items that are being worked on.
+ * The job's fields change only while the gate is closed and nobody is inside.
  *
  * Waiting, on both sides, is a short spin and then sleep: a spin answers in well under a microsecond, a
  * sleeper leaves the core to whoever needs it. */
@@ -42,16 +42,14 @@ static struct {
           .work = PTHREAD_COND_INITIALIZER,
           .done = PTHREAD_COND_INITIALIZER};
 
-static int64_t now(void)
-{
+static int64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Spins until *word != value; 0 if it still is after SPIN_NANOSECONDS. */
-static int spin_while(atomic_uint *word, unsigned value)
-{
+static int spin_while(atomic_uint *word, unsigned value) {
     int64_t end = now() + SPIN_NANOSECONDS;
     do {
         for (int i = 0; i < PAUSES_PER_CHECK; i++) {
@@ -63,15 +61,13 @@ static int spin_while(atomic_uint *word, unsigned value)
     return 0;
 }
 
-static void take_items(int worker)
-{
+static void take_items(int worker) {
     int64_t item;
     while ((item = atomic_fetch_add(&pool.next, 1)) < pool.items)
         pool.body(pool.arg, item, worker);
 }
 
-static void wait_for_epoch(unsigned seen)
-{
+static void wait_for_epoch(unsigned seen) {
     if (spin_while(&pool.epoch, seen))
         return;
     pthread_mutex_lock(&pool.sleep);
@@ -82,8 +78,7 @@ static void wait_for_epoch(unsigned seen)
     pthread_mutex_unlock(&pool.sleep);
 }
 
-static int enter(void)
-{
+static int enter(void) {
     unsigned gate = atomic_load(&pool.gate);
     while (gate & OPEN)
         if (atomic_compare_exchange_weak(&pool.gate, &gate, gate + 1))
@@ -91,8 +86,7 @@ static int enter(void)
     return 0;
 }
 
-static void leave(void)
-{
+static void leave(void) {
     if (atomic_fetch_sub(&pool.gate, 1) == 1 && atomic_load(&pool.caller_sleeps)) {
         pthread_mutex_lock(&pool.sleep);
         pthread_cond_signal(&pool.done);
@@ -100,8 +94,7 @@ static void leave(void)
     }
 }
 
-static void *worker_main(void *id)
-{
+static void *worker_main(void *id) {
     int worker = (int)(intptr_t)id;
     unsigned seen = 0; /* the pool's first job has epoch 1 */
     for (;;) {
@@ -117,8 +110,7 @@ static void *worker_main(void *id)
 }
 
 /* A forked child has none of its parent's threads: it starts afresh. */
-static void restart_in_child(void)
-{
+static void restart_in_child(void) {
     pthread_mutex_init(&pool.submit, NULL);
     pthread_mutex_init(&pool.sleep, NULL);
     pthread_cond_init(&pool.work, NULL);
@@ -130,14 +122,12 @@ static void restart_in_child(void)
     atomic_store(&pool.gate, 0);
 }
 
-static void register_restart(void)
-{
+static void register_restart(void) {
     pthread_atfork(NULL, NULL, restart_in_child);
 }
 
 /* Starts missing workers; fewer than asked for is no error, the caller can do all the work. */
-static void start_workers(int threads)
-{
+static void start_workers(int threads) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_restart);
     pthread_attr_t attributes;
@@ -152,8 +142,7 @@ static void start_workers(int threads)
     pthread_attr_destroy(&attributes);
 }
 
-static void publish(void)
-{
+static void publish(void) {
     atomic_fetch_add(&pool.epoch, 1);
     if (atomic_load(&pool.sleepers) > 0) {
         pthread_mutex_lock(&pool.sleep);
@@ -162,8 +151,7 @@ static void publish(void)
     }
 }
 
-static void wait_until_empty(void)
-{
+static void wait_until_empty(void) {
     unsigned inside = atomic_fetch_and(&pool.gate, ~OPEN) & ~OPEN;
     while (inside) {
         if (!spin_while(&pool.gate, inside)) {
@@ -178,8 +166,7 @@ static void wait_until_empty(void)
     }
 }
 
-void dllm_parallel(int threads, int64_t items, void (*body)(void *arg, int64_t item, int worker), void *arg)
-{
+void dllm_parallel(int threads, int64_t items, void (*body)(void *arg, int64_t item, int worker), void *arg) {
     threads = threads > DLLM_MAX_THREADS ? DLLM_MAX_THREADS : threads;
     threads = threads > items ? (int)items : threads;
     if (threads <= 1 || pthread_mutex_trylock(&pool.submit) != 0) {

@@ -62,6 +62,9 @@ typedef struct {
 
 const dllm_row *dllm_get_row(int row); /* NULL if there is none */
 
+/* Attention on the pool (operators.c); scratch: dllm_attention_scratch. */
+void dllm_attend(const dllm_ops *ops, int threads, const dllm_attention *a, void *scratch);
+
 /* The kernel descriptions, one per kernel file. */
 extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar;
 extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2;
@@ -70,14 +73,29 @@ extern const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni, dllm_qd8_f32_qc8w_gemm
 
 #define DLLM_INLINE static inline __attribute__((always_inline))
 
-static inline int64_t dllm_ceil_div(int64_t a, int64_t b)
-{
+/* A branch of `switch (t->mr)`: tile(mr, t) is inlined for every constant mr, with its sums in registers. */
+#define DLLM_CASE(mr)                                                                                        \
+    case mr:                                                                                                 \
+        tile(mr, t);                                                                                         \
+        break;
+
+enum {
+    DLLM_F32_CHUNK = 256
+}; /* products that a float32 kernel adds up before it adds the sum to the total */
+
+static inline int64_t dllm_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-static inline int64_t dllm_round_up(int64_t a, int64_t b)
-{
+static inline int64_t dllm_round_up(int64_t a, int64_t b) {
     return dllm_ceil_div(a, b) * b;
+}
+
+/* The next `bytes` of scratch memory, 64-byte aligned; NULL where base is, to measure what is `used`. */
+static inline void *dllm_carve(void *base, int64_t *used, int64_t bytes) {
+    char *at = base ? (char *)base + *used : NULL;
+    *used += dllm_round_up(bytes, 64);
+    return at;
 }
 
 #endif
