@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from . import quant
-from .backend import F32, Backend
+from .backend import F32, I64, Backend
 from .checkpoint import open_folder
-from .decoding.canvas import full_rows
-from .decoding.loop import Step, decode
+from .decoding.canvas import Canvas, full_rows
+from .decoding.likelihood import Likelihood, log_likelihood
+from .decoding.loop import Step, StopRule, decode, decode_canvas
 from .decoding.options import DecodeOptions
+from .decoding.strategies import STRATEGIES, Strategy
 from .errors import UnsupportedError, UsageError
 from .models import build_model
 from .models.base import Model
@@ -38,7 +41,8 @@ class Generation:
     prompt_tokens: int  # how many of them are the prompt
     forward_passes: int
     steps: int
-    finish_reason: str  # "stop": an end token was written; "length": the canvas is full without one
+    rows_run: int  # rows of all forward passes together: the work that was done
+    finish_reason: str  # "eos": an end token was written; "stop": a stop string; "length"; "masks_left"
     seed: int
     backend: str
     isa: str
@@ -57,14 +61,29 @@ class Generation:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the steps of a decode."""
+
+    passes: int
+    rows: int
+    seconds: float
+
+
 class Engine:
     """A loaded model on one backend. Not safe for use from several threads at once."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None, defaults: Mapping[str, Any], load_s: float, name: str
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None,
+        defaults: Mapping[str, Any],
+        load_s: float,
+        name: str,
+        strategies: Mapping[str, Strategy] = STRATEGIES,
     ) -> None:
         self.model, self.tokenizer, self.load_s, self.name = model, tokenizer, load_s, name
-        self.defaults = dict(defaults)
+        self.defaults, self.strategies = dict(defaults), strategies
 
     @property
     def backend(self) -> Backend:
@@ -92,26 +111,47 @@ class Engine:
 
     # ---- decoding ----
 
-    def options(self, **given: Any) -> DecodeOptions:
-        """Decoding settings: `given` over the model's own defaults over the built-in ones."""
-        return DecodeOptions.build(given, self.defaults)
+    def options(self, strategy: str | None = None, **given: Any) -> DecodeOptions:
+        """Decoding settings: `given` over the named strategy over the model's own defaults over the built-in ones."""
+        base = dict(self.defaults)
+        if strategy is not None:
+            if strategy not in self.strategies:
+                known = ", ".join(sorted(self.strategies))
+                raise UsageError(f"unknown strategy {strategy!r}", f"choose one of: {known}")
+            base |= self.strategies[strategy].options
+        options = DecodeOptions.build(given, base)
+        self._checked(list(options.suppress_ids))
+        if options.stop and self.tokenizer is None:
+            raise UsageError(
+                f"--stop needs text, model {self.name} has no tokenizer.json", "use --suppress-ids or --eos"
+            )
+        return options
 
     def stream(self, prompts: Sequence[Sequence[int]], options: DecodeOptions) -> Iterator[Step]:
         """Decode several prompts (token ids) at once; yields one Step per forward pass."""
         for ids in prompts:
             self._checked(list(ids))
-            total, limit = len(ids) + options.max_tokens, self.model.facts.max_length
-            if total > limit:
-                raise UsageError(
-                    f"prompt ({len(ids)} tokens) and canvas ({options.max_tokens}) make {total}, "
-                    f"the model's limit is {limit}",
-                    f"lower --max-tokens to {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt",
-                )
+            self._fits(len(ids), options.max_tokens)
         self.backend.clock.seconds.clear()
-        return decode(self.model, prompts, options)
+        return decode(self.model, prompts, options, stop_rule=self._stop_rule(options))
+
+    def _fits(self, prompt: int, canvas: int) -> None:
+        limit = self.model.facts.max_length
+        if prompt + canvas > limit:
+            raise UsageError(
+                f"prompt ({prompt} tokens) and canvas ({canvas}) make {prompt + canvas}, the model's limit is {limit}",
+                f"lower --max-tokens to {limit - prompt} or less" if prompt < limit else "shorten the prompt",
+            )
+
+    def _stop_rule(self, options: DecodeOptions) -> StopRule | None:
+        """Ends a sequence once its final text holds one of the stop strings."""
+        tokenizer = self.tokenizer
+        if not options.stop or tokenizer is None:
+            return None
+        return lambda sequence, final: any(stop in tokenizer.decode(final.tolist()) for stop in options.stop)
 
     def generate(self, prompt: Prompt, *, chat: bool = True, **given: Any) -> Generation:
-        """Answer one prompt. Keyword arguments are the fields of `DecodeOptions`."""
+        """Answer one prompt. Keyword arguments are `strategy` and the fields of `DecodeOptions`."""
         return self.generate_batch([prompt], chat=chat, **given)[0]
 
     def generate_batch(
@@ -125,46 +165,99 @@ class Engine:
         """Answer several prompts of any lengths in one canvas; `on_step` sees every step."""
         options = self.options(**given)
         ids = [self.encode(p, chat) for p in prompts]
-        if not ids:
-            return []
-        began, steps, last = time.perf_counter(), 0, None
-        for last in self.stream(ids, options):
-            steps += 1
-            on_step(last)
-        assert last is not None  # a canvas has at least one block and a block at least one step
-        seconds = time.perf_counter() - began
-        return [self._finish(canvas, len(p), options, steps, seconds) for canvas, p in zip(last.canvas, ids, strict=True)]
+        return self._collect(self.stream(ids, options), [len(p) for p in ids], options, on_step) if ids else []
+
+    def fill(
+        self,
+        template: Prompt,
+        *,
+        on_step: Callable[[Step], None] = lambda step: None,
+        **given: Any,
+    ) -> Generation:
+        """Fill the masks of a template: ids with mask tokens inside, or text with [MASK] and [MASK:n].
+
+        What is no mask stays as it is. The result's `text` is the whole filled template.
+        """
+        ids = self.template(template)
+        masks = ids.count(self.model.facts.mask_id)
+        if not masks:
+            raise UsageError("the template has no mask", "write [MASK] or [MASK:n] where text is to be filled in")
+        self._fits(len(ids), 0)
+        canvas = Canvas.template([ids], self.model.facts.mask_id)
+        given = {"block_length": canvas.longest, "steps": None, **given, "max_tokens": canvas.longest}
+        options = self.options(**given)
+        self.backend.clock.seconds.clear()
+        steps = decode_canvas(self.model, canvas, options)
+        return replace(self._collect(steps, [0], options, on_step)[0], prompt_tokens=len(ids) - masks)
+
+    def template(self, template: Prompt) -> list[int]:
+        """Ids of a template; [MASK:n] stands for n mask tokens, [MASK] for one."""
+        mask = self.model.facts.mask_id
+        if not isinstance(template, str):
+            return self._checked([int(i) for i in template])
+        ids: list[int] = []
+        pieces = re.split(r"\[MASK(?::(\d+))?\]", template)
+        for text, count in zip(pieces[::2], [*pieces[1::2], "0"], strict=True):
+            ids += self.encode(text, chat=False) if text else []
+            ids += [mask] * (1 if count is None else int(count))
+        return ids
+
+    def score(self, prompt: Prompt, answer: Prompt, *, chat: bool = False, **given: Any) -> Likelihood:
+        """Monte Carlo bound on log p(answer | prompt); see `decoding.likelihood.log_likelihood`."""
+        return log_likelihood(self.model, self.encode(prompt, chat), self.encode(answer, False), **given)
 
     def answer_length(self, generated: Sequence[int]) -> int:
         """How many generated tokens come before the first end token (EOS or end of turn)."""
         ends = {self.model.facts.eos_id, self.model.facts.eot_id}
         return next((i for i, t in enumerate(generated) if t in ends), len(generated))
 
-    def _finish(self, canvas: Any, prompt: int, options: DecodeOptions, steps: int, seconds: float) -> Generation:
+    def _collect(
+        self, steps: Iterator[Step], prompts: list[int], options: DecodeOptions, on_step: Callable[[Step], None]
+    ) -> list[Generation]:
+        """Run all steps and describe every sequence; `prompts` are their lengths."""
+        began, count, rows, last = time.perf_counter(), 0, 0, None
+        for last in steps:
+            count, rows = count + 1, rows + last.rows_run
+            on_step(last)
+        if last is None:
+            raise UsageError("there is nothing to generate", "the canvas has no masks")
+        seconds = time.perf_counter() - began
+        return [
+            self._finish(canvas, prompt, options, Totals(count, rows, seconds), reason)
+            for canvas, prompt, reason in zip(last.canvas, prompts, last.finished, strict=True)
+        ]
+
+    def _finish(
+        self, canvas: I64, prompt: int, options: DecodeOptions, totals: Totals, finished: str | None
+    ) -> Generation:
         tokens = [int(t) for t in canvas]
         generated = tokens[prompt:]
         useful = self.answer_length(generated)
-        clock = self.backend.clock.seconds
+        text = None if self.tokenizer is None else self.tokenizer.decode(generated[:useful])
+        if text is not None and finished == "stop":
+            text = text[: min(text.index(stop) for stop in options.stop if stop in text)]
+        masks = generated.count(self.model.facts.mask_id)
         return Generation(
-            text=None if self.tokenizer is None else self.tokenizer.decode(generated[:useful]),
+            text=text,
             tokens=tokens,
             prompt_tokens=prompt,
-            forward_passes=steps,
-            steps=steps,
-            finish_reason="stop" if useful < len(generated) else "length",
+            forward_passes=totals.passes,
+            steps=totals.passes,
+            rows_run=totals.rows,
+            finish_reason=finished or ("eos" if useful < len(generated) else "masks_left" if masks else "length"),
             seed=options.seed,
             backend=self.backend.name,
             isa=self.backend.isa,
             scheme=self.model.scheme,
             threads=self.backend.threads,
             load_s=self.load_s,
-            generate_s=seconds,
-            ms_per_step=1e3 * seconds / steps,
+            generate_s=totals.seconds,
+            ms_per_step=1e3 * totals.seconds / totals.passes,
             useful_tokens=useful,
             canvas_tokens=len(generated),
-            masks_left=generated.count(self.model.facts.mask_id),
+            masks_left=masks,
             peak_rss_bytes=peak_rss_bytes(),
-            ms_by_kind={kind: 1e3 * s / steps for kind, s in clock.items()},
+            ms_by_kind={kind: 1e3 * s / totals.passes for kind, s in self.backend.clock.seconds.items()},
         )
 
     def logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> F32:
@@ -177,7 +270,9 @@ class Engine:
         wanted = list(range(len(ids))) if rows is None else list(rows)
         for r in wanted:
             if not 0 <= r < len(ids):
-                raise UsageError(f"row {r} is outside the {len(ids)} rows of the input", f"rows go from 0 to {len(ids) - 1}")
+                raise UsageError(
+                    f"row {r} is outside the {len(ids)} rows of the input", f"rows go from 0 to {len(ids) - 1}"
+                )
         facts = self.model.facts
         kv = self.backend.allocate_kv(facts.layers, len(ids), facts.kv_heads, facts.head_dim)
         keep, back = np.unique(np.asarray(wanted, np.int64), return_inverse=True)
@@ -216,7 +311,8 @@ def load(
     tokenizer = Tokenizer.from_folder(path, model.facts.vocab_size)
     if tokenizer is not None and model.facts.eot_id is None:  # config.json does not name it
         model.facts = replace(model.facts, eot_id=tokenizer.eot_id)
-    return Engine(model, tokenizer, _decoding_defaults(folder.generation_config), time.perf_counter() - began, name)
+    defaults = {**model.facts.decoding, **_decoding_defaults(folder.generation_config)}
+    return Engine(model, tokenizer, defaults, time.perf_counter() - began, name, registry.strategies)
 
 
 def _decoding_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:

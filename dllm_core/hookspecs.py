@@ -32,5 +32,13 @@ def dllm_register_families(register: Callable[..., None]) -> None:
 
 
 @hookspec
+def dllm_register_strategies(register: Callable[..., None]) -> None:
+    """Call `register(name, options, summary="")` for every named set of decoding options.
+
+    `options` maps fields of `dllm_core.decoding.options.DecodeOptions` to values.
+    """
+
+
+@hookspec
 def dllm_register_commands(cli) -> None:
     """Add click commands to the group `cli`."""

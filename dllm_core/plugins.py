@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from . import hookspecs
+from .decoding.strategies import STRATEGIES, Strategy
 from .errors import BackendUnavailable, DllmError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from .backend import Backend
 
 
-KINDS = ("backends", "models", "families")
+KINDS = ("backends", "models", "families", "strategies")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Registry:
     backends: dict[str, BackendEntry] = field(default_factory=dict)
     models: dict[str, tuple[Path, str]] = field(default_factory=dict)
     families: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    strategies: dict[str, Strategy] = field(default_factory=dict)
     manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager("dllm"))
 
     def backend(self, name: str, threads: int) -> Backend:
@@ -76,7 +78,7 @@ class Registry:
 
 def load_registry() -> Registry:
     """Load every entry point of group "dllm", one by one and guarded, and let each register what it has."""
-    registry = Registry()
+    registry = Registry(strategies=dict(STRATEGIES))
     registry.manager.add_hookspecs(hookspecs)
     for point in sorted(entry_points(group="dllm"), key=_order):
         registry.plugins.append(_load(registry, point))
@@ -100,6 +102,7 @@ def _load(registry: Registry, point: EntryPoint) -> PluginStatus:
         manager.hook.dllm_register_backends(register=_backend_register(staged, point.name))
         manager.hook.dllm_register_models(register=_model_register(staged))
         manager.hook.dllm_register_families(register=staged.families.__setitem__)
+        manager.hook.dllm_register_strategies(register=_strategy_register(staged))
         _refuse_duplicates(registry, staged)
         registry.manager.register(module, point.name)
         for kind in KINDS:
@@ -127,5 +130,12 @@ def _backend_register(staged: Registry, plugin: str) -> Callable[..., None]:
 def _model_register(staged: Registry) -> Callable[..., None]:
     def register(name: str, folder: str | Path, summary: str = "") -> None:
         staged.models[name] = (Path(folder), summary)
+
+    return register
+
+
+def _strategy_register(staged: Registry) -> Callable[..., None]:
+    def register(name: str, options: Mapping[str, Any], summary: str = "") -> None:
+        staged.strategies[name] = Strategy(dict(options), summary)
 
     return register

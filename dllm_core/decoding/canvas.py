@@ -27,8 +27,21 @@ class Canvas:
         offsets = np.cumsum([0, *(len(p) for p in parts)]).astype(np.int64)
         return cls(np.concatenate(parts), offsets, [len(p) for p in prompts], mask_id)
 
+    @classmethod
+    def template(cls, templates: Sequence[Sequence[int]], mask_id: int) -> Canvas:
+        """Canvases that hold their masks already; the part before the first mask counts as the prompt."""
+        parts = [np.asarray(t, np.int64) for t in templates]
+        offsets = np.cumsum([0, *(len(p) for p in parts)]).astype(np.int64)
+        first = [int(np.argmax(p == mask_id)) if (p == mask_id).any() else len(p) for p in parts]
+        return cls(np.concatenate(parts), offsets, first, mask_id)
+
     def __len__(self) -> int:
         return len(self.prompt_lengths)
+
+    @property
+    def longest(self) -> int:
+        """The largest number of positions after a prompt."""
+        return max(int(n) - p for n, p in zip(np.diff(self.offsets), self.prompt_lengths, strict=True))
 
     def sequence(self, s: int) -> I64:
         """The ids of sequence s (a view)."""

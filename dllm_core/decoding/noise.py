@@ -20,7 +20,10 @@ class Noise(Protocol):
         """U[0, 1) for the Gumbel step: float64 [len(positions), vocab]."""
 
     def confidences(self, sequence: int, step: int, positions: I64) -> F32:
-        """U[0, 1) for random remasking: float32 [len(positions)]."""
+        """U[0, 1) for random remasking and for drawing positions: float32 [len(positions)]."""
+
+    def revokes(self, sequence: int, step: int, positions: I64) -> F32:
+        """U[0, 1) for remasking committed tokens: float32 [len(positions)]."""
 
 
 class SeededNoise:
@@ -40,5 +43,11 @@ class SeededNoise:
         return out
 
     def confidences(self, sequence: int, step: int, positions: I64) -> F32:
-        draws = [self._generator(2, sequence, step, int(p)).random(dtype=np.float32) for p in positions]
+        return self._scalars(2, sequence, step, positions)
+
+    def revokes(self, sequence: int, step: int, positions: I64) -> F32:
+        return self._scalars(3, sequence, step, positions)
+
+    def _scalars(self, kind: int, sequence: int, step: int, positions: I64) -> F32:
+        draws = [self._generator(kind, sequence, step, int(p)).random(dtype=np.float32) for p in positions]
         return np.array(draws, np.float32)

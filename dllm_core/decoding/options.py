@@ -10,46 +10,104 @@ from typing import Any
 
 from ..errors import UsageError
 
-REMASKING = ("low_confidence", "random")
+CACHES = ("none", "prefix", "dual", "interstep")
+COMMITS = ("quota", "threshold", "factor", "entropy-bound", "entropy-exit")
+SCHEDULES = ("linear", "cosine", "timesteps")
+REMASKING = ("low_confidence", "random", "margin", "entropy", "origin", "maskgit_plus", "topk_margin")
+REVOKES = ("none", "confidence", "remdm")
+EOS = ("keep", "stop", "forbid")
+CHOICES = {
+    "cache": CACHES,
+    "commit": COMMITS,
+    "schedule": SCHEDULES,
+    "remasking": REMASKING,
+    "revoke": REVOKES,
+    "eos": EOS,
+}
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """Settings of LLaDA's sampler (ML-GSAI/LLaDA generate.py); defaults where the model gives none.
+    """Settings of the sampler; the defaults are LLaDA's own (ML-GSAI/LLaDA generate.py).
 
-    max_tokens is the length of the canvas after the prompt ("gen_length"), always filled to its end. `steps` is
-    the number of forward passes over all blocks; None means one token a step.
+    `max_tokens` is the length of the canvas after the prompt ("gen_length"), or with `grow` its limit. `steps` is
+    the number of forward passes over all blocks; None means one token a step. With `schedule="timesteps"` the
+    sampler is Dream's (DreamLM/Dream generation_utils.py): no blocks unless a cache asks for them, counts from
+    timesteps, ranking by the distribution that is sampled from. Caches, `threshold` and `factor` are
+    Fast-dLLM's (NVlabs/Fast-dLLM); each rule is described where it is implemented.
     """
 
     max_tokens: int = 128
     steps: int | None = None
     block_length: int = 32
     temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
     remasking: str = "low_confidence"
+    alg_temp: float = 0.0  # > 0: positions are drawn and not ranked
+    schedule: str = "linear"
+    eps: float = 1e-3  # last timestep of Dream's schedule
+    commit: str = "quota"
+    threshold: float = 0.9
+    factor: float = 1.0
+    gamma: float = 0.1  # nats: bound of entropy-bound, limit of entropy-exit
+    cache: str = "none"
+    refresh: int = 4  # interstep: every how many passes all rows run
+    revoke: str = "none"
+    revoke_below: float = 0.5  # confidence: committed tokens less likely than this are taken back
+    revoke_rate: float = 0.1  # remdm: chance of a committed token to be taken back, per step
+    revoke_limit: int = 2  # how often one position may be taken back
     cfg_scale: float = 0.0
     logits_eos_inf: bool = False
     confidence_eos_eot_inf: bool = False
+    eos: str = "keep"
+    eos_penalty: float = 0.0  # subtracted from the logits of the end tokens
+    suppress_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    grow: bool = False
     seed: int = 0
-    all_rows: bool = False  # score every row and not only the candidates; the tokens are the same
+    all_rows: bool = False  # score every row that runs and not only the candidates; the tokens are the same
 
     def __post_init__(self) -> None:
-        for key in ("max_tokens", "block_length", *(["steps"] if self.steps is not None else [])):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{flag(key)} is {value!r}", "it must be a whole number of at least 1")
-        for key in ("temperature", "cfg_scale"):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise UsageError(f"{flag(key)} is {value!r}", "it must be a finite number of at least 0")
-        if self.remasking not in REMASKING:
-            raise UsageError(f"{flag('remasking')} is {self.remasking!r}", f"choose one of: {', '.join(REMASKING)}")
+        for key in ("max_tokens", "block_length", "refresh", "revoke_limit"):
+            self._whole(key, 1)
+        if self.steps is not None:
+            self._whole("steps", 1)
+        self._whole("top_k", 0)
+        for key in ("temperature", "cfg_scale", "alg_temp", "gamma", "factor"):
+            self._real(key, 0, math.inf)
+        for key in ("threshold", "revoke_below", "revoke_rate", "top_p"):
+            self._real(key, 0, 1)
+        self._real("eps", 1e-9, 0.999)
+        self._real("eos_penalty", -1e9, 1e9)
+        for key, choices in CHOICES.items():
+            if getattr(self, key) not in choices:
+                raise UsageError(f"{flag(key)} is {getattr(self, key)!r}", f"choose one of: {', '.join(choices)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
             raise UsageError(f"{flag('seed')} is {self.seed!r}", "it must be a whole number from 0 to 2^64 - 1")
-        if self.total_steps < self.blocks:
-            raise UsageError(
-                f"{flag('steps')} is {self.steps}, fewer than the {self.blocks} blocks of the canvas",
-                f"every block needs a step: raise --steps to {self.blocks} or more, or raise --block-length",
-            )
+        _refuse_nonsense(self)
+
+    def _whole(self, key: str, least: int) -> None:
+        value = getattr(self, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"{flag(key)} is {value!r}", f"it must be a whole number of at least {least}")
+
+    def _real(self, key: str, least: float, most: float) -> None:
+        value = getattr(self, key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not least <= value <= most:
+            limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+            raise UsageError(f"{flag(key)} is {value!r}", f"it must be a finite number {limits}")
+
+    @property
+    def dream(self) -> bool:
+        """Whether the sampler is Dream's."""
+        return self.schedule == "timesteps"
+
+    @property
+    def one_block(self) -> bool:
+        """Dream's sampler knows no blocks; block caches bring them back."""
+        return self.dream and self.cache in ("none", "interstep")
 
     @property
     def total_steps(self) -> int:
@@ -57,13 +115,19 @@ class DecodeOptions:
 
     @property
     def blocks(self) -> int:
-        return -(-self.max_tokens // self.block_length)
+        return 1 if self.one_block else -(-self.max_tokens // self.block_length)
+
+    @property
+    def fixed_passes(self) -> bool:
+        """Whether a block takes exactly its steps (the authors' samplers) or ends when it is filled."""
+        return self.commit == "quota" and self.cache == "none" and self.eos != "stop"
 
     @classmethod
     def build(cls, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> DecodeOptions:
         """`given` over the model's `defaults` over the built-in ones; None counts as not given.
 
         A model's default for `steps` belongs to its default canvas: it is dropped when another length is given.
+        A threshold, factor or gamma without `commit` implies the rule that it belongs to.
         """
         known = {f.name for f in dataclasses.fields(cls)}
         unknown = sorted(set(given) - known)
@@ -71,9 +135,16 @@ class DecodeOptions:
             raise UsageError(f"unknown option {unknown[0]!r}", f"known options: {', '.join(sorted(known))}")
         chosen = {k: v for k, v in given.items() if v is not None}
         base = {k: v for k, v in (defaults or {}).items() if k in known and v is not None}
-        if "max_tokens" in chosen:
+        if "max_tokens" in chosen and "steps" not in chosen:
             base.pop("steps", None)
-            base["block_length"] = min(base.get("block_length", cls.block_length), max(1, _whole(chosen["max_tokens"])))
+        implied = [k for k in ("threshold", "factor", "gamma") if k in chosen and "commit" not in chosen]
+        if len(implied) > 1:
+            raise UsageError(f"{flag(implied[0])} and {flag(implied[1])} exclude each other", "say which with --commit")
+        if implied:
+            chosen["commit"] = {"gamma": "entropy-bound"}.get(implied[0], implied[0])
+        for key in ("stop", "suppress_ids"):
+            if isinstance(chosen.get(key), list):
+                chosen[key] = tuple(chosen[key])
         return cls(**{**base, **chosen})
 
 
@@ -82,5 +153,69 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 1
+def _refuse_nonsense(o: DecodeOptions) -> None:
+    """UsageError for combinations that would silently do nothing or never end well."""
+    if o.total_steps < o.blocks:
+        raise UsageError(
+            f"--steps is {o.steps}, fewer than the {o.blocks} blocks of the canvas",
+            f"every block needs a step: raise --steps to {o.blocks} or more, or raise --block-length",
+        )
+    measured = o.remasking in ("low_confidence", "margin", "maskgit_plus", "topk_margin")
+    rules = (
+        (
+            o.commit in ("threshold", "factor") and not measured,
+            f"--commit {o.commit} cannot judge --remasking {o.remasking}",
+            "it needs a confidence between 0 and 1: low_confidence or margin",
+        ),
+        (
+            o.remasking == "origin" and not o.dream,
+            "--remasking origin is a rule of Dream's sampler",
+            "add --schedule timesteps",
+        ),
+        (
+            o.remasking == "origin" and o.cache in ("prefix", "dual"),
+            f"--remasking origin has no blocks for --cache {o.cache}",
+            "use --cache none",
+        ),
+        (
+            o.dream and o.commit not in ("quota", "threshold"),
+            f"--schedule timesteps does not go with --commit {o.commit}",
+            "use --commit quota or threshold, or another schedule",
+        ),
+        (
+            o.alg_temp > 0 and o.commit != "quota",
+            f"--alg-temp does not go with --commit {o.commit}",
+            "use --commit quota",
+        ),
+        (o.alg_temp > 0 and not o.dream, "--alg-temp is a rule of Dream's sampler", "add --schedule timesteps"),
+        (
+            (o.top_p < 1 or o.top_k > 0) and o.temperature == 0 and not o.dream,
+            "--top-p and --top-k change nothing at --temperature 0",
+            "raise --temperature",
+        ),
+        (
+            o.revoke != "none" and o.cache != "none",
+            f"--revoke {o.revoke} needs every row, --cache {o.cache} skips some",
+            "use --cache none",
+        ),
+        (
+            o.revoke != "none" and o.dream,
+            f"--revoke {o.revoke} does not go with --schedule timesteps",
+            "use --schedule linear",
+        ),
+        (
+            o.revoke == "remdm" and o.commit != "quota",
+            f"--revoke remdm keeps a schedule, --commit {o.commit} has none",
+            "use --commit quota",
+        ),
+        (o.grow and o.one_block, "--grow adds block after block, Dream's sampler has none", "use --schedule linear"),
+        (o.grow and o.eos != "stop", f"--grow has no end with --eos {o.eos}", "add --eos stop"),
+        (
+            o.eos == "forbid" and (o.logits_eos_inf or o.confidence_eos_eot_inf),
+            "--eos forbid already bans the end tokens",
+            "drop --logits-eos-inf and --confidence-eos-eot-inf",
+        ),
+    )
+    for wrong, message, hint in rules:
+        if wrong:
+            raise UsageError(message, hint)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..plugins import Registry
     from .base import Model, Tensors
 
-BUILTIN = ("llada",)
+BUILTIN = ("llada", "Dream")
 
 
 def family(config: Mapping[str, Any], registry: Registry | None = None) -> str:
@@ -48,9 +48,13 @@ def build_model(
         raise UnsupportedError(
             f"backend {backend.name!r} has no scheme {quote(scheme)}", f"choose one of: {', '.join(backend.schemes)}"
         )
-    if name in BUILTIN:
+    if name == "llada":
         from .llada import Llada
 
         return Llada(config, tensors, backend, scheme, progress)
+    if name == "Dream":
+        from .dream import Dream
+
+        return Dream(config, tensors, backend, scheme, progress)
     assert registry is not None  # family() found the name there
     return registry.families[name](config, tensors, backend, scheme)

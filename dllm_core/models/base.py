@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ class Facts:
     eos_id: int
     max_length: int
     eot_id: int | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # fields of DecodeOptions that the family asks for
 
 
 class Model(Protocol):

@@ -16,6 +16,7 @@ from ..backend import F32, I64, Backend, LayerWeights, Rows
 from ..errors import UnsupportedError, quote
 from ..tensors import Tensor
 from .base import Facts, Tensors, fetch, refuse_unknown, rope_tables
+from .config import Numbers, check_heads, check_ids, check_length
 
 # Keys whose other values would change the graph, with the one value that is implemented.
 FIXED: dict[str, Any] = {
@@ -67,9 +68,6 @@ IGNORED = {
     "use_cache",
 }
 
-# The rotary tables are built for all positions at once: 1 GB at this length and heads of 128.
-LONGEST = 2**20
-
 
 @dataclass(frozen=True)
 class LladaConfig:
@@ -98,7 +96,7 @@ class LladaConfig:
     def parse(cls, config: Mapping[str, Any]) -> LladaConfig:
         """Read and check config.json; UnsupportedError names the first key that cannot be honoured."""
         _check_fixed(config)
-        number = _Numbers(config)
+        number = Numbers(config)
         heads = number.whole("n_heads")
         width = number.whole("d_model")
         vocab = number.whole("vocab_size")
@@ -106,11 +104,11 @@ class LladaConfig:
             d_model=width,
             n_layers=number.whole("n_layers"),
             n_heads=heads,
-            mlp_hidden_size=number.mlp_width(width),
+            mlp_hidden_size=_mlp_width(number, width),
             vocab_size=vocab,
             mask_token_id=number.identifier("mask_token_id"),
             eos_token_id=number.identifier("eos_token_id"),
-            n_kv_heads=number.kv_heads(heads),
+            n_kv_heads=_kv_heads(number, heads),
             embedding_size=number.whole("embedding_size", vocab),
             max_sequence_length=number.whole("max_sequence_length", 1024),
             rms_norm_eps=number.real("rms_norm_eps", 1e-5),
@@ -125,26 +123,14 @@ class LladaConfig:
 
     def check(self) -> None:
         """The relations between sizes that the graph relies on."""
-        if self.d_model % self.n_heads or self.head_dim % 2:
-            raise UnsupportedError(
-                f"config.json: d_model={self.d_model} does not divide into n_heads={self.n_heads} heads of even width"
-            )
-        if self.n_heads % self.n_kv_heads:
-            raise UnsupportedError(
-                f"config.json: n_heads={self.n_heads} is no multiple of n_kv_heads={self.n_kv_heads}"
-            )
-        if self.max_sequence_length > LONGEST:
-            raise UnsupportedError(
-                f"config.json: max_sequence_length={self.max_sequence_length} is above the {LONGEST} supported"
-            )
+        check_heads(self.d_model, self.n_heads, self.n_kv_heads, ("d_model", "n_heads", "n_kv_heads"))
+        check_length("max_sequence_length", self.max_sequence_length)
         if self.embedding_size < self.vocab_size:
             raise UnsupportedError(
                 f"config.json: embedding_size={self.embedding_size} is below vocab_size={self.vocab_size}"
             )
-        for key in ("mask_token_id", "eos_token_id", "pad_token_id"):
-            if not 0 <= getattr(self, key) < self.embedding_size:
-                value, rows = getattr(self, key), self.embedding_size
-                raise UnsupportedError(f"config.json: {key}={value} is outside the {rows} rows of the embedding")
+        ids = {key: getattr(self, key) for key in ("mask_token_id", "eos_token_id", "pad_token_id")}
+        check_ids(ids, self.embedding_size)
 
 
 class Llada:
@@ -240,57 +226,21 @@ def _check_fixed(config: Mapping[str, Any]) -> None:
             raise UnsupportedError(f"config.json: {key}={quote(given)} is not supported", f"only {value!r} is")
 
 
-class _Numbers:
-    """Numbers of config.json, checked one by one: the file is somebody else's."""
+def _mlp_width(number: Numbers, width: int) -> int:
+    """mlp_hidden_size, or mlp_ratio times the width of the model where it is not given."""
+    if number.config.get("mlp_hidden_size") is not None:
+        return number.whole("mlp_hidden_size")
+    return number.whole("mlp_hidden_size", width * number.whole("mlp_ratio", 4))
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
 
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.config.get(key)
-        value = default if value is None else value
-        if value is None:
-            raise UnsupportedError(f"config.json lacks {key}")
-        return value
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a positive whole number")
-        return value
-
-    def identifier(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a token id")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self._get(key, False)
-        if not isinstance(value, bool):
-            raise UnsupportedError(f"config.json: {key}={quote(value)} must be true or false")
-        return value
-
-    def mlp_width(self, width: int) -> int:
-        """mlp_hidden_size, or mlp_ratio times the width of the model where it is not given."""
-        if self.config.get("mlp_hidden_size") is not None:
-            return self.whole("mlp_hidden_size")
-        return self.whole("mlp_hidden_size", width * self.whole("mlp_ratio", 4))
-
-    def kv_heads(self, heads: int) -> int:
-        """n_kv_heads, or what multi_query_attention says; both may be given if they agree."""
-        if self.config.get("multi_query_attention") is None:
-            return self.whole("n_kv_heads", heads)
-        implied = 1 if self.flag("multi_query_attention") else heads
-        if self.whole("n_kv_heads", implied) != implied:
-            raise UnsupportedError(
-                f"config.json: n_kv_heads={self.config['n_kv_heads']} contradicts "
-                f"multi_query_attention={self.config['multi_query_attention']}"
-            )
-        return implied
-
-    def real(self, key: str, default: float) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 < value < 1e30:
-            raise UnsupportedError(f"config.json: {key}={quote(value)} must be a positive number")
-        return float(value)
+def _kv_heads(number: Numbers, heads: int) -> int:
+    """n_kv_heads, or what multi_query_attention says; both may be given if they agree."""
+    if number.config.get("multi_query_attention") is None:
+        return number.whole("n_kv_heads", heads)
+    implied = 1 if number.flag("multi_query_attention") else heads
+    if number.whole("n_kv_heads", implied) != implied:
+        raise UnsupportedError(
+            f"config.json: n_kv_heads={number.config['n_kv_heads']} contradicts "
+            f"multi_query_attention={number.config['multi_query_attention']}"
+        )
+    return implied

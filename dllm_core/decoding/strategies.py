@@ -1,0 +1,35 @@
+"""Named decoding strategies: one table. Plugins add more (`dllm_register_strategies`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Fields of `DecodeOptions` under one name. They stand between the model's defaults and explicit flags."""
+
+    options: dict[str, Any]
+    summary: str
+
+
+STRATEGIES = {
+    "reference": Strategy({"eos": "keep"}, "the model's own sampler: fixed steps, every row, the whole canvas"),
+    "fast": Strategy(
+        {"commit": "threshold", "threshold": 0.9, "cache": "none", "eos": "stop"},
+        "commit everything surer than 0.9, stop at the end of the answer",
+    ),
+    "fast-dual": Strategy(
+        {"commit": "threshold", "threshold": 0.9, "cache": "dual", "eos": "stop"},
+        "the same with Fast-dLLM's dual cache: later passes of a block run the block alone",
+    ),
+    "fast-prefix": Strategy(
+        {"commit": "threshold", "threshold": 0.9, "cache": "prefix", "eos": "stop"},
+        "the same with Fast-dLLM's prefix cache",
+    ),
+    "careful": Strategy(
+        {"commit": "threshold", "threshold": 0.7, "revoke": "confidence", "revoke_below": 0.5, "eos": "stop"},
+        "commit wide, then take back what the richer context doubts",
+    ),
+}
