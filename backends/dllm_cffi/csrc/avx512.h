@@ -3,6 +3,7 @@
 #define DLLM_AVX512_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "row.h"
 
@@ -58,15 +59,50 @@ static inline void store_sums(const dllm_tile *t, int64_t group, const __m512i *
                                      column_mask(t->cols, j), sum[VECTORS * i + j]);
 }
 
-/* Four bytes of up to 16 rows: [rows][steps][4 bytes] -> [steps][mr][4 bytes]. */
-static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int64_t steps, int32_t *to) {
-    if (mr == 1) {
-        __builtin_memcpy(to, rows, (size_t)steps * 4);
-        return;
+/* Rows of 16 words become columns: afterwards word i of row j is word j of row i. */
+DLLM_INLINE void transpose(__m512i row[16]) {
+    __m512i pair[16], quad[16];
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        pair[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+        pair[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
     }
-    for (int64_t k = 0; k < steps; k++, to += mr)
+    UNROLL for (int i = 0; i < 16; i += 4) { /* lane l of quad[i + c]: word 4 l + c of rows i..i+3 */
+        quad[i] = _mm512_unpacklo_epi64(pair[i], pair[i + 2]);
+        quad[i + 1] = _mm512_unpackhi_epi64(pair[i], pair[i + 2]);
+        quad[i + 2] = _mm512_unpacklo_epi64(pair[i + 1], pair[i + 3]);
+        quad[i + 3] = _mm512_unpackhi_epi64(pair[i + 1], pair[i + 3]);
+    }
+    UNROLL for (int c = 0; c < 4; c++) {
+        const __m512i even0 = _mm512_shuffle_i32x4(quad[c], quad[4 + c], 0x88);
+        const __m512i even1 = _mm512_shuffle_i32x4(quad[8 + c], quad[12 + c], 0x88);
+        const __m512i odd0 = _mm512_shuffle_i32x4(quad[c], quad[4 + c], 0xdd);
+        const __m512i odd1 = _mm512_shuffle_i32x4(quad[8 + c], quad[12 + c], 0xdd);
+        row[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
+        row[4 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+        row[8 + c] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
+        row[12 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
+    }
+}
+
+/* Words of 4 bytes of up to 16 rows: [mr][steps] -> [steps][mr]. */
+static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int64_t steps, int32_t *to) {
+    const __mmask16 mask = (__mmask16)((1u << mr) - 1);
+    int64_t k = mr == 1 ? steps : 0;
+    if (mr == 1)
+        memcpy(to, rows, (size_t)steps * sizeof *to);
+    for (; k + 16 <= steps; k += 16) {
+        __m512i row[16];
+        UNROLL for (int i = 0; i < 16; i++) {
+            row[i] = _mm512_loadu_si512(rows + (i < mr ? i : mr - 1) * ld + k);
+        }
+        transpose(row);
+        UNROLL for (int i = 0; i < 16; i++) {
+            _mm512_mask_storeu_epi32(to + (k + i) * mr, mask, row[i]);
+        }
+    }
+    for (; k < steps; k++)
         for (int i = 0; i < mr; i++)
-            to[i] = rows[i * ld + k];
+            to[k * mr + i] = rows[i * ld + k];
 }
 
 /* out[g] = -128 * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros follow

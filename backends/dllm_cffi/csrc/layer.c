@@ -120,7 +120,7 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
     lap(&since, &seconds->gemm);
 
     rotate_job job = {w, dllm_get_row(w->qkv->row)->ops, rows, queries, keep, s.qkv, k, v};
-    dllm_parallel(rows->rows * w->qkv->n < 1 << 14 ? 1 : threads, rows->rows, rotate_and_store, &job);
+    dllm_parallel(rows->rows * w->qkv->n < 1 << 16 ? 1 : threads, rows->rows, rotate_and_store, &job);
     if (keep)
         keep_queries(&job, x, y);
     int64_t heads = w->heads * w->head_dim;

@@ -8,8 +8,8 @@
 
 enum {
     CODES_ALIGN = 64,      /* `start` functions read whole vectors */
-    SMALL_ROWS = 1 << 13,  /* activations below which another thread costs more than it saves */
-    SMALL_GEMM = 1 << 19,  /* multiplications, likewise */
+    SMALL_ROWS = 1 << 16,  /* activations below which another thread costs more than it saves */
+    SMALL_GEMM = 1 << 21,  /* multiplications, likewise */
     STEPS_PER_ITEM = 1024, /* interleaving: steps of one tile per work item */
 };
 

@@ -3,7 +3,7 @@
 #include "row.h"
 
 enum {
-    SMALL = 1 << 14,    /* numbers below which another thread costs more than it saves */
+    SMALL = 1 << 16,    /* numbers below which another thread costs more than it saves */
     PER_ITEM = 1 << 12, /* numbers of a work item, at least */
 };
 
@@ -127,7 +127,7 @@ void dllm_attend(const dllm_ops *ops, int threads, const dllm_attention *a, void
     attention_job job = {ops, a, scratch, dllm_round_up(ops->attention_scratch(a->head_dim), 64)};
     int64_t rows = a->q_offsets[a->sequences], keys = a->kv_offsets[a->sequences];
     int64_t work = rows * keys / a->sequences * a->heads * a->head_dim;
-    dllm_parallel(work < 16 * SMALL ? 1 : threads, ops->attention_items(a), attend, &job);
+    dllm_parallel(work < 4 * SMALL ? 1 : threads, ops->attention_items(a), attend, &job);
 }
 
 int dllm_attention_run(int row, int threads, const float *q, const float *k, const float *v, int64_t heads,
