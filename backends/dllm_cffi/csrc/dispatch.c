@@ -13,11 +13,15 @@ static const dllm_ops scalar_ops = {DLLM_OPS(ENTRY, scalar)};
 
 /* __builtin_cpu_supports also asks the operating system whether it saves the wide registers (xgetbv). */
 #ifdef DLLM_HAVE_AVX2
+#include <cpuid.h>
+
 static const dllm_ops avx2_ops = {DLLM_OPS(ENTRY, avx2)};
 
 static int has_avx2(void) {
+    unsigned a, b, c, d; /* f16c by hand: not every compiler's builtin knows its name */
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 #endif
 
