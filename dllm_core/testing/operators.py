@@ -223,8 +223,8 @@ class ChooseCase(Case):
 
 @dataclass(frozen=True)
 class LayerCase(Case):
-    """A whole layer, in three passes: all rows; the last rows of every segment against the stored keys and values
-    of the rest; the same rows as queries that write nothing, with `keep`."""
+    """A whole layer, in four passes: all rows; the last rows of every segment against the stored keys and values of
+    the rest; other rows in their place, of which `keep` are returned; queries that write nothing, with `keep`."""
 
     segments: tuple[tuple[int, int], ...]
     heads: int
@@ -275,8 +275,9 @@ class LayerCase(Case):
         queries = Rows(some.positions, None, some.q_offsets, some.kv_offsets)
         first = backend.layer(x.copy(), w, kv, whole)
         cached = backend.layer(fresh.copy(), w, kv, some)
-        kept = backend.layer(fresh.copy(), w, kv, queries, keep)
-        return Outputs(close={"whole pass": first, "cached pass": cached, "kept rows": kept})
+        kept = backend.layer(-fresh, w, kv, some, keep)
+        asked = backend.layer(fresh.copy(), w, kv, queries, keep)
+        return Outputs(close={"whole pass": first, "cached pass": cached, "kept rows": kept, "queries": asked})
 
     def bounds(self, reference: Outputs) -> Mapping[str, Array | float]:
         relative = 1e-5 if self.scheme == "f32" else 2e-2
