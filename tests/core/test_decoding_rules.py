@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dllm_core.decoding import commit, confidence, schedule
 from dllm_core.decoding.canvas import Canvas, full_rows, prompt_positions
-from dllm_core.decoding.confidence import Edits
+from dllm_core.decoding.confidence import Edits, Sampling
 from dllm_core.decoding.options import DecodeOptions
 from dllm_core.errors import UsageError
 
@@ -98,7 +98,8 @@ def test_quota(values, k, want):
 
 
 def propose(logits, edits=Edits(), temperature=0.0, noise=None):  # noqa: B008 (frozen)
-    return confidence.propose_from_logits(NumpyBackend(1), np.array(logits, F), edits, temperature, noise)
+    found = confidence.propose_from_logits(NumpyBackend(1), np.array(logits, F), edits, Sampling(temperature), noise)
+    return found.token, found.probability
 
 
 def softmax(row):
@@ -224,7 +225,8 @@ def test_given_over_defaults():
     defaults = {"max_tokens": 48, "steps": 24, "block_length": 8, "temperature": 0.5, "unrelated": 1}
     assert DecodeOptions.build({}, defaults) == DecodeOptions(48, 24, 8, 0.5)
     assert DecodeOptions.build({"temperature": None, "seed": 7}, defaults) == DecodeOptions(48, 24, 8, 0.5, seed=7)
-    # the default steps belong to the default canvas; a block is no longer than the canvas
-    assert DecodeOptions.build({"max_tokens": 5}, defaults) == DecodeOptions(5, None, 5, 0.5)
+    # the default steps belong to the default canvas
+    assert DecodeOptions.build({"max_tokens": 5}, defaults) == DecodeOptions(5, None, 8, 0.5)
+    assert DecodeOptions.build({"max_tokens": 5, "steps": 3}, defaults) == DecodeOptions(5, 3, 8, 0.5)
     with pytest.raises(UsageError, match="colour"):
         DecodeOptions.build({"colour": 1})

@@ -67,11 +67,16 @@ def test_statistics_of_the_vocabulary(golden_model, case, backend_name):
     ids = case.arrays["input_ids"].astype(np.int64)[0]
     mask = case.arrays.get("attention_mask", np.ones((1, len(ids)), int))[0]
     want = case.arrays["logits"][0].astype(np.float64)
-    tokens, probability = propose(model.backend, run_padded(model, ids, mask), model.head)
+    found = propose(model.backend, run_padded(model, ids, mask), model.head)
     top = want.max(axis=1)
-    assert np.all(want[np.arange(len(ids)), tokens] >= top - 2 * ABSOLUTE)
-    softmax = 1 / np.exp(want - top[:, None]).sum(axis=1)
-    np.testing.assert_allclose(probability, softmax, rtol=0, atol=PROBABILITY)
+    assert np.all(want[np.arange(len(ids)), found.token] >= top - 2 * ABSOLUTE)
+    softmax = np.exp(want - top[:, None])
+    softmax /= softmax.sum(axis=1, keepdims=True)
+    second, first = np.sort(softmax, axis=1)[:, -2:].T
+    np.testing.assert_allclose(found.probability, first, rtol=0, atol=PROBABILITY)
+    np.testing.assert_allclose(found.margin, first - second, rtol=0, atol=PROBABILITY)
+    entropy = -(softmax * np.log(softmax)).sum(axis=1)
+    np.testing.assert_allclose(found.entropy, entropy, rtol=0, atol=ABSOLUTE)
 
 
 @pytest.mark.golden("forward", array="hidden")
