@@ -22,7 +22,7 @@ from .decoding.likelihood import Likelihood, log_likelihood
 from .decoding.loop import Step, StopRule, decode, decode_canvas
 from .decoding.options import DecodeOptions
 from .decoding.strategies import STRATEGIES, Strategy
-from .errors import UnsupportedError, UsageError
+from .errors import NotFoundError, UnsupportedError, UsageError
 from .models import build_model
 from .models.base import Model
 from .plugins import Registry, load_registry
@@ -270,7 +270,7 @@ class Engine:
         wanted = list(range(len(ids))) if rows is None else list(rows)
         for r in wanted:
             if not 0 <= r < len(ids):
-                raise UsageError(
+                raise NotFoundError(
                     f"row {r} is outside the {len(ids)} rows of the input", f"rows go from 0 to {len(ids) - 1}"
                 )
         facts = self.model.facts

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from dllm_core import quant
 from dllm_core.backend import F32, F64, I64, Backend, Handle, Rows, Scores
@@ -28,6 +29,11 @@ class NumpyBackend(Backend):
     name = "numpy"
     schemes = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
     default_scheme = "f32"
+
+    def __init__(self, threads: int = 1) -> None:
+        super().__init__(threads)
+        # BLAS has its own pool: it must not take more threads than the user gave
+        threadpool_limits(limits=threads, user_api="blas")
 
     # ---- weights ----
 
@@ -119,10 +125,12 @@ class NumpyBackend(Backend):
         x += y
 
     def statistics(self, logits: F32) -> Scores:
-        r, vocab = logits.shape
+        r = len(logits)
         ids = logits.argmax(axis=1)
         top = logits[np.arange(r), ids]
-        second = np.partition(logits, vocab - 2, axis=1)[:, vocab - 2] if vocab > 1 else np.full(r, -np.inf, np.float32)
+        others = logits.copy()
+        others[np.arange(r), ids] = -np.inf
+        second = others.max(axis=1)
         shifted = logits - top[:, None]
         weight = np.exp(shifted)
         total = weight.sum(axis=1)
