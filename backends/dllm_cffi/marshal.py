@@ -12,13 +12,18 @@ from dllm_core.backend import F32, LayerWeights, Rows, Scores
 
 from ._native import ffi, lib
 
-ALIGNMENT = 64
+LINE = 64
+HUGE_PAGE = 1 << 21
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:
-    """`size` uninitialised bytes at a multiple of 64."""
-    block = np.empty(size + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
+    """`size` uninitialised bytes at a multiple of 64; large ones start where a huge page can.
+
+    numpy asks for huge pages itself (from 4 MiB on); they make up to a fifth of the speed where memory is the limit.
+    """
+    alignment = HUGE_PAGE if size >= 2 * HUGE_PAGE else LINE
+    block = np.empty(size + alignment, np.uint8)
+    start = -block.ctypes.data % alignment
     return block[start : start + size]
 
 

