@@ -24,6 +24,18 @@ CHOICES = {
     "revoke": REVOKES,
     "eos": EOS,
 }
+# fields of numbers, with the least and the largest value of each
+WHOLE = {
+    **dict.fromkeys(("max_tokens", "steps", "block_length", "refresh", "revoke_limit"), (1, math.inf)),
+    "top_k": (0, math.inf),
+    "seed": (0, 2**64 - 1),
+}
+REAL = {
+    **dict.fromkeys(("temperature", "cfg_scale", "alg_temp", "gamma", "factor"), (0, math.inf)),
+    **dict.fromkeys(("threshold", "revoke_below", "revoke_rate", "top_p"), (0, 1)),
+    "eps": (1e-9, 0.999),
+    "eos_penalty": (-1e9, 1e9),
+}
 
 
 @dataclass(frozen=True)
@@ -69,35 +81,9 @@ class DecodeOptions:
     all_rows: bool = False  # score every row that runs and not only the candidates; the tokens are the same
 
     def __post_init__(self) -> None:
-        for key in ("max_tokens", "block_length", "refresh", "revoke_limit"):
-            self._whole(key, 1)
-        if self.steps is not None:
-            self._whole("steps", 1)
-        self._whole("top_k", 0)
-        for key in ("temperature", "cfg_scale", "alg_temp", "gamma", "factor"):
-            self._real(key, 0, math.inf)
-        for key in ("threshold", "revoke_below", "revoke_rate", "top_p"):
-            self._real(key, 0, 1)
-        self._real("eps", 1e-9, 0.999)
-        self._real("eos_penalty", -1e9, 1e9)
-        for key, choices in CHOICES.items():
-            if getattr(self, key) not in choices:
-                raise UsageError(f"{flag(key)} is {getattr(self, key)!r}", f"choose one of: {', '.join(choices)}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise UsageError(f"{flag('seed')} is {self.seed!r}", "it must be a whole number from 0 to 2^64 - 1")
+        for field in dataclasses.fields(self):
+            check_value(field.name, getattr(self, field.name))
         _refuse_nonsense(self)
-
-    def _whole(self, key: str, least: int) -> None:
-        value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{flag(key)} is {value!r}", f"it must be a whole number of at least {least}")
-
-    def _real(self, key: str, least: float, most: float) -> None:
-        value = getattr(self, key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not least <= value <= most:
-            limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-            raise UsageError(f"{flag(key)} is {value!r}", f"it must be a finite number {limits}")
 
     @property
     def dream(self) -> bool:
@@ -151,6 +137,42 @@ class DecodeOptions:
 def flag(key: str) -> str:
     """The command-line spelling of an option."""
     return "--" + key.replace("_", "-")
+
+
+def check_value(key: str, value: Any) -> None:
+    """UsageError unless `value` is one that the field `key` can have; how fields go together is not looked at."""
+    wrong = None
+    if key in CHOICES:
+        if value not in CHOICES[key]:
+            wrong = f"choose one of: {', '.join(CHOICES[key])}"
+    elif key in WHOLE:
+        least, most = WHOLE[key]
+        if not (value is None and key == "steps") and not (_is(value, int) and least <= value <= most):
+            wrong = f"it must be a whole number {_range(least, most)}"
+    elif key in REAL:
+        low, high = REAL[key]
+        if not (_is(value, int | float) and math.isfinite(value) and low <= value <= high):
+            wrong = f"it must be a finite number {_range(low, high)}"
+    elif key == "stop":
+        if not (isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)):
+            wrong = "it must be texts, none of them empty"
+    elif key == "suppress_ids":
+        if not (isinstance(value, tuple) and all(_is(i, int) for i in value)):
+            wrong = "it must be token ids"
+    elif not isinstance(value, bool):
+        wrong = "it must be true or false"
+    if wrong is not None:
+        raise UsageError(f"{flag(key)} is {value!r}", wrong)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _range(low: float, high: float) -> str:
+    if high == 2**64 - 1:
+        return f"from {low:g} to 2^64 - 1"
+    return f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
 
 
 def _refuse_nonsense(o: DecodeOptions) -> None:
