@@ -24,6 +24,7 @@ VERBS = {
     "inspect": "inspection",
     "backends": "backends",
     "check": "check",
+    "sweep": "sweep",
     "plugins": "plugins",
     "completion": "completion",
 }

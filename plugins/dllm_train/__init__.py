@@ -45,10 +45,20 @@ def train(out: Path, minutes: float, workers: int, seed: int) -> None:
 @click.option("--threads", type=click.IntRange(1), default=None)
 @click.option("--per-task", type=click.IntRange(1, 200), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Only write the prompts to a task file.")
 def judge(
-    model: str, backend: str | None, scheme: str | None, threads: int | None, per_task: int, as_json: bool
+    model: str,
+    backend: str | None,
+    scheme: str | None,
+    threads: int | None,
+    per_task: int,
+    as_json: bool,
+    write: Path | None,
 ) -> None:
     """Answer the held-out prompts at one token a step and count exact matches, task by task."""
-    from .judge import judge_model, show
+    from .judge import judge_model, show, write_tasks
 
+    if write is not None:
+        write_tasks(write, per_task)
+        return
     show(judge_model(model, backend, scheme, threads, per_task), as_json)

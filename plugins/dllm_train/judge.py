@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -56,3 +57,8 @@ def show(result: dict[str, Any], as_json: bool) -> None:
     for task, cell in result["tasks"].items():
         click.echo(f"{task:10} {cell['exact']:4} of {cell['prompts']:4}  {cell['exact'] / cell['prompts']:6.1%}")
     click.echo(f"{'all':10} {result['exact']:4} of {result['prompts']:4}  {result['exact'] / result['prompts']:6.1%}")
+
+
+def write_tasks(path: Path, per_task: int) -> None:
+    """Write the held-out set as a task file of `dllm sweep`."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in tasks.held_out_set(per_task)), encoding="utf-8")

@@ -95,7 +95,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         n = self.attn_norm(x)  # [B, T, d]
-        q, k, v = (p(n).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(n).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         # Written out: for rows this short the fused kernel's backward pass costs more than all the GEMMs.
         scores = _rotate(q, cos, sin) @ _rotate(k, cos, sin).transpose(-1, -2) * q.shape[-1] ** -0.5
         a = scores.softmax(-1) @ v  # [B, H, T, hd]

@@ -70,14 +70,18 @@ def subtract(r: random.Random) -> Example:
 def sort(r: random.Random) -> Example:
     numbers = r.sample(range(1, 100), r.randint(3, 4))
     text = " ".join(map(str, numbers))
-    wording = r.choice(["Sort {}", "Sort {}.", "Put {} in order.", "Sort these numbers: {}", "Order {} from small to large."])
+    wording = r.choice(
+        ["Sort {}", "Sort {}.", "Put {} in order.", "Sort these numbers: {}", "Order {} from small to large."]
+    )
     return wording.format(text), " ".join(map(str, sorted(numbers)))
 
 
 def count(r: random.Random) -> Example:
     start = r.randint(0, 91)
     stop = start + r.randint(2, 7)
-    wording = r.choice(["Count from {} to {}.", "Count from {} up to {}.", "List the numbers from {} to {}.", "Count: {} to {}"])
+    wording = r.choice(
+        ["Count from {} to {}.", "Count from {} up to {}.", "List the numbers from {} to {}.", "Count: {} to {}"]
+    )
     return wording.format(start, stop), " ".join(map(str, range(start, stop + 1)))
 
 
