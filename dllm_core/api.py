@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +17,20 @@ from . import quant
 from .backend import F32, I64, Backend
 from .checkpoint import open_folder
 from .decoding.canvas import Canvas, full_rows
-from .decoding.likelihood import Likelihood, log_likelihood
+from .decoding.likelihood import Likelihood, greedy_suffix, log_likelihood
 from .decoding.loop import Step, StopRule, decode, decode_canvas
-from .decoding.options import DecodeOptions
+from .decoding.options import DecodeOptions, flag
 from .decoding.strategies import STRATEGIES, Strategy
 from .errors import NotFoundError, UnsupportedError, UsageError
 from .models import build_model
 from .models.base import Model
 from .plugins import Registry, load_registry
 from .resolve import resolve
+from .results import Generation, Greedy, Totals
+from .template import Template, from_text
 from .tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """One finished answer. `tokens` is the whole canvas, prompt included; `text` ends before the first EOS."""
-
-    text: str | None  # None without a tokenizer
-    tokens: list[int]
-    prompt_tokens: int  # how many of them are the prompt
-    forward_passes: int
-    steps: int
-    rows_run: int  # rows of all forward passes together: the work that was done
-    finish_reason: str  # "eos": an end token was written; "stop": a stop string; "length"; "masks_left"
-    seed: int
-    backend: str
-    isa: str
-    scheme: str
-    threads: int
-    load_s: float
-    generate_s: float
-    ms_per_step: float
-    useful_tokens: int  # generated tokens before the first end token
-    canvas_tokens: int  # generated tokens, end tokens included
-    masks_left: int
-    peak_rss_bytes: int
-    ms_by_kind: dict[str, float]  # milliseconds a step: gemm, attention, head, sampling, other
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over the steps of a decode."""
-
-    passes: int
-    rows: int
-    seconds: float
 
 
 class Engine:
@@ -95,12 +58,16 @@ class Engine:
         """Ids of a prompt. Text goes through the chat template unless `chat` is false; ids pass unchanged."""
         if not isinstance(prompt, str):
             return self._checked([int(i) for i in prompt])
+        tokenizer = self._text_needs_tokenizer()
+        if chat and tokenizer.chat_template is not None:
+            messages = [{"role": "system", "content": system}] if system else []
+            return self._checked(tokenizer.encode_chat([*messages, {"role": "user", "content": prompt}]))
+        return self._checked(tokenizer.encode(prompt))
+
+    def _text_needs_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UsageError(f"model {self.name} has no tokenizer.json", "give token ids: --prompt-ids 1,2,3")
-        if chat and self.tokenizer.chat_template is not None:
-            messages = [{"role": "system", "content": system}] if system else []
-            return self._checked(self.tokenizer.encode_chat([*messages, {"role": "user", "content": prompt}]))
-        return self._checked(self.tokenizer.encode(prompt))
+        return self.tokenizer
 
     def _checked(self, ids: list[int]) -> list[int]:
         vocab = self.model.facts.vocab_size
@@ -135,12 +102,13 @@ class Engine:
         self.backend.clock.seconds.clear()
         return decode(self.model, prompts, options, stop_rule=self._stop_rule(options))
 
-    def _fits(self, prompt: int, canvas: int) -> None:
+    def _fits(self, prompt: int, canvas: int, what: str = "canvas") -> None:
         limit = self.model.facts.max_length
         if prompt + canvas > limit:
+            lower = what == "canvas" and 0 < limit - prompt < canvas
             raise UsageError(
-                f"prompt ({prompt} tokens) and canvas ({canvas}) make {prompt + canvas}, the model's limit is {limit}",
-                f"lower --max-tokens to {limit - prompt} or less" if prompt < limit else "shorten the prompt",
+                f"prompt ({prompt} tokens) and {what} ({canvas}) make {prompt + canvas}, the model's limit is {limit}",
+                f"lower --max-tokens to {limit - prompt} or less" if lower else f"shorten the prompt or the {what}",
             )
 
     def _stop_rule(self, options: DecodeOptions) -> StopRule | None:
@@ -169,47 +137,99 @@ class Engine:
 
     def fill(
         self,
-        template: Prompt,
+        template: Prompt | Template,
         *,
         on_step: Callable[[Step], None] = lambda step: None,
         **given: Any,
     ) -> Generation:
         """Fill the masks of a template: ids with mask tokens inside, or text with [MASK] and [MASK:n].
 
-        What is no mask stays as it is. The result's `text` is the whole filled template.
+        What is no mask stays as it is. The result's `text` is the whole filled template, its literal text exactly as
+        given; end tokens that were written into masks have no text. Keyword arguments as `fill_options`.
         """
-        ids = self.template(template)
-        masks = ids.count(self.model.facts.mask_id)
-        if not masks:
-            raise UsageError("the template has no mask", "write [MASK] or [MASK:n] where text is to be filled in")
-        self._fits(len(ids), 0)
-        canvas = Canvas.template([ids], self.model.facts.mask_id)
-        given = {"block_length": canvas.longest, "steps": None, **given, "max_tokens": canvas.longest}
-        options = self.options(**given)
+        template = self.template(template)
+        options = self.fill_options(template, **given)
+        canvas = Canvas.template([template.ids], self.model.facts.mask_id)
         self.backend.clock.seconds.clear()
-        steps = decode_canvas(self.model, canvas, options)
-        return replace(self._collect(steps, [0], options, on_step)[0], prompt_tokens=len(ids) - masks)
+        filled = self._collect(decode_canvas(self.model, canvas, options), [0], options, on_step)[0]
+        text = None if self.tokenizer is None else template.text(filled.tokens, self.tokenizer)
+        written = [t for t, before in zip(filled.tokens, template.ids, strict=True) if before != t]
+        return replace(
+            filled,
+            text=text,
+            prompt_tokens=len(template.ids) - template.masks,
+            canvas_tokens=template.masks,
+            useful_tokens=len(written) - sum(t in self._ends for t in written),
+            finish_reason="masks_left" if filled.masks_left else "filled",
+        )
 
-    def template(self, template: Prompt) -> list[int]:
-        """Ids of a template; [MASK:n] stands for n mask tokens, [MASK] for one."""
-        mask = self.model.facts.mask_id
-        if not isinstance(template, str):
-            return self._checked([int(i) for i in template])
-        ids: list[int] = []
-        pieces = re.split(r"\[MASK(?::(\d+))?\]", template)
-        for text, count in zip(pieces[::2], [*pieces[1::2], "0"], strict=True):
-            ids += self.encode(text, chat=False) if text else []
-            ids += [mask] * (1 if count is None else int(count))
+    def fill_options(self, template: Template, strategy: str | None = None, **given: Any) -> DecodeOptions:
+        """Decoding settings of a fill: one block and one token a step if not given.
+
+        An end token ends no template: frozen text may follow it. So --eos stop, --stop and --grow are refused, and
+        the `eos` of a strategy is dropped.
+        """
+        refused = [flag(key) for key in ("max_tokens", "stop", "grow") if given.get(key)]
+        refused += ["--eos stop"] if given.get("eos") == "stop" else []
+        if refused:
+            raise UsageError(f"{refused[0]} does not go with a template", "the template says how much is filled in")
+        length = len(template.ids) - template.ids.index(self.model.facts.mask_id)
+        fixed = {"max_tokens": length, "eos": given.pop("eos", None) or "keep", "stop": (), "grow": False}
+        if given.get("block_length") is None:
+            fixed["block_length"] = length
+        return self.options(strategy, **{**given, **fixed})
+
+    def template(self, template: Prompt | Template) -> Template:
+        """A template as ids; [MASK:n] in a text stands for n mask tokens, [MASK] for one."""
+        if not isinstance(template, Template):
+            mask, room = self.model.facts.mask_id, self.model.facts.max_length
+            if isinstance(template, str):
+                template = from_text(template, self._text_needs_tokenizer(), room)
+            else:
+                ids = self._checked([int(i) for i in template])
+                template = Template(ids, ids.count(mask))
+        if not template.masks:
+            raise UsageError("the template has no mask", "write [MASK] or [MASK:n] where text is to be filled in")
+        self._fits(len(template.ids), 0)
+        return template
+
+    def score(self, prompt: Prompt, answer: Prompt, *, chat: bool = True, **given: Any) -> Likelihood:
+        """Monte Carlo bound on log p(answer | prompt); keyword arguments as `decoding.likelihood.log_likelihood`."""
+        prompt_ids, answer_ids = self.encode_pair(prompt, answer, chat)
+        return log_likelihood(self.model, prompt_ids, answer_ids, **given)
+
+    def greedy(self, prompt: Prompt, answer: Prompt, *, chat: bool = True, cfg_scale: float = 0.0) -> Greedy:
+        """Whether greedy decoding of as many tokens as `answer` has writes exactly `answer`."""
+        prompt_ids, answer_ids = self.encode_pair(prompt, answer, chat)
+        tokens, _ = greedy_suffix(self.model, prompt_ids, len(answer_ids), cfg_scale)
+        text = None if self.tokenizer is None else self.tokenizer.decode(tokens)
+        return Greedy(tokens == answer_ids, tokens, text)
+
+    def encode_pair(self, prompt: Prompt, answer: Prompt, chat: bool = True) -> tuple[list[int], list[int]]:
+        """Ids of a prompt and of the answer that is scored after it.
+
+        Without a chat template blanks at the end of the prompt belong to the answer, since most tokenizers join a
+        blank to the word after it.
+        """
+        template = self.tokenizer is not None and self.tokenizer.chat_template is not None
+        if isinstance(prompt, str) and isinstance(answer, str) and not (chat and template):
+            kept = prompt.rstrip()
+            prompt, answer = kept, prompt[len(kept) :] + answer
+        if isinstance(answer, str):
+            answer = self._text_needs_tokenizer().encode(answer, bos=False)
+        ids = self.encode(prompt, chat), self._checked([int(i) for i in answer])
+        if not ids[1]:
+            raise UsageError("the answer is empty", "a likelihood needs at least one token")
+        self._fits(len(ids[0]), len(ids[1]), "answer")
         return ids
-
-    def score(self, prompt: Prompt, answer: Prompt, *, chat: bool = False, **given: Any) -> Likelihood:
-        """Monte Carlo bound on log p(answer | prompt); see `decoding.likelihood.log_likelihood`."""
-        return log_likelihood(self.model, self.encode(prompt, chat), self.encode(answer, False), **given)
 
     def answer_length(self, generated: Sequence[int]) -> int:
         """How many generated tokens come before the first end token (EOS or end of turn)."""
-        ends = {self.model.facts.eos_id, self.model.facts.eot_id}
-        return next((i for i, t in enumerate(generated) if t in ends), len(generated))
+        return next((i for i, t in enumerate(generated) if t in self._ends), len(generated))
+
+    @property
+    def _ends(self) -> set[int]:
+        return {t for t in (self.model.facts.eos_id, self.model.facts.eot_id) if t is not None}
 
     def _collect(
         self, steps: Iterator[Step], prompts: list[int], options: DecodeOptions, on_step: Callable[[Step], None]

@@ -66,13 +66,14 @@ class Tokenizer:
             raise CheckpointError(f"config.json: mask_token_id={quote(mask)} is no id below {vocab_size}")
         return cls(core, settings, _find_template(path, settings), mask, vocab_size)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, bos: bool = True) -> list[int]:
         """Token ids of `text`; names of special tokens inside it count as those tokens.
 
-        Nothing is added but the bos token where tokenizer_config.json says add_bos_token.
+        Nothing is added but the bos token where tokenizer_config.json says add_bos_token; not with `bos` false, for
+        text that continues other text.
         """
         ids = self._pieces(text)
-        return [self.bos_id, *ids] if self._adds_bos and self.bos_id is not None else ids
+        return [self.bos_id, *ids] if bos and self._adds_bos and self.bos_id is not None else ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> list[int]:
         """Token ids of the rendered conversation; the template has placed all special tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +76,7 @@ def log_likelihood(
     cfg_scale: float = 0.0,
     draws: Draws | None = None,
     seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Likelihood:
     """Monte Carlo bound on log p(answer | prompt); `samples` masked copies in batches of `batch`.
 
@@ -104,6 +105,7 @@ def log_likelihood(
         true = np.tile(clean, (batch, 1))[masked]
         nll = _log_softmax_loss(logits, true)
         losses.append(float(np.sum(nll / ratio[masked], dtype=np.float64) / batch))
+        progress(iteration + 1, samples // batch)
     return Likelihood(-float(np.mean(losses)), losses)
 
 

@@ -127,11 +127,14 @@ class Decoder:
     def _begin(self, t: Track, start: int, stop: int, steps: int) -> None:
         o = self.options
         t.start, t.stop = t.prompt + start, min(t.prompt + stop, t.length)
-        t.open = t.finished is None and t.start < t.stop
-        t.steps, t.idle = steps, 0
-        t.visible = t.stop if o.grow else t.length
         # the quota counts the masks inside the block at its start; later candidates may lie elsewhere
         inside = int(np.sum(self._tokens(t)[t.start : t.stop] == self.canvas.mask_id))
+        t.open = t.finished is None and inside > 0
+        at = int(self.canvas.offsets[t.index])
+        if self.frozen[at + t.start : at + t.stop].any():  # of a template: no more passes than it has masks
+            steps = max(min(steps, inside), 1)
+        t.steps, t.idle = steps, 0
+        t.visible = t.stop if o.grow else t.length
         split = schedule.cosine_split if o.schedule == "cosine" else schedule.even_split
         t.quotas = split(inside, steps)
         if o.one_block and o.commit == "threshold":

@@ -106,7 +106,8 @@ class DecodeOptions:
     @property
     def fixed_passes(self) -> bool:
         """Whether a block takes exactly its steps (the authors' samplers) or ends when it is filled."""
-        return self.commit == "quota" and self.cache == "none" and self.eos != "stop"
+        steady = self.commit == "quota" and self.revoke != "confidence"
+        return steady and self.cache == "none" and self.eos != "stop"
 
     @classmethod
     def build(cls, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> DecodeOptions:
