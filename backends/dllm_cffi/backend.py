@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from dllm_numpy.backend import NumpyBackend
 from dllm_core import quant
 from dllm_core.backend import F32, I64, Handle, LayerWeights, Rows, Scores, select_rows
 from dllm_core.errors import UnsupportedError
+from dllm_core.packing import Layout, Packed, lines
 from dllm_core.tensors import Tensor
 
 from ._native import ffi, lib
@@ -78,8 +79,7 @@ class CffiBackend(NumpyBackend):
         k = weights[0].shape[1]
         if how.quantised and k > lib.DLLM_MAX_K:
             raise UnsupportedError(f"{weights[0].name}: {k} inputs are more than the {lib.DLLM_MAX_K} of an int8 layer")
-        w = ffi.new("dllm_linear *")
-        w.n, w.k, w.scheme, w.row = sum(t.shape[0] for t in weights), k, SCHEME_CODES[scheme], self.row
+        w = self._new(sum(t.shape[0] for t in weights), k, scheme)
         arrays = [aligned(lib.dllm_weight_bytes(w)), aligned(lib.dllm_scale_bytes(w))]
         w.weight, w.scale = pointer(arrays[0]), floats(arrays[1])
         if biases is not None:
@@ -95,6 +95,34 @@ class CffiBackend(NumpyBackend):
                 call(lib.dllm_pack(self.threads, w, floats(part), first + at, len(part)))
             first += tensor.shape[0]
         return CffiLinear(w, how, tuple(arrays))
+
+    def _new(self, n: int, k: int, scheme: str) -> Any:
+        """A C struct for a weight on this row; it points nowhere yet."""
+        return ffi.new("dllm_linear *", {"n": n, "k": k, "scheme": SCHEME_CODES[scheme], "row": self.row})
+
+    def layout(self, scheme: str) -> Layout:
+        shape = ffi.new("dllm_panels *")
+        call(lib.dllm_panel_shape(self._new(1, 1, scheme), shape))
+        return Layout(self.name, 1, self.isa, scheme, shape.columns, shape.depth, shape.zero_point)
+
+    def pack(self, handle: CffiLinear) -> dict[str, npt.NDArray[Any]]:
+        weight, scale, *bias = handle.arrays
+        found = {"codes": weight, "scales": scale} if handle.scheme.quantised else {"weights": weight}
+        return {**found, "bias": bias[0]} if bias else found
+
+    def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
+        w, how = self._new(meta.n, meta.k, meta.layout.scheme), quant.get_scheme(meta.layout.scheme)
+        names = ["codes" if how.quantised else "weights", "scales", "bias"]
+        held = [lines(arrays[name]).reshape(-1).view(np.uint8) if name in arrays else None for name in names]
+        wanted = (lib.dllm_weight_bytes(w), lib.dllm_scale_bytes(w), lib.dllm_bias_bytes(w))
+        for array, size in zip(held, wanted, strict=True):
+            if array is not None and array.nbytes != size:
+                raise ValueError(f"a packed weight [{meta.n}, {meta.k}] has {array.nbytes} bytes, not {size}")
+        weight, scale, bias = held
+        w.weight, w.scale = pointer(weight), ffi.NULL if scale is None else floats(scale)
+        w.bias = ffi.NULL if bias is None else floats(bias)
+        scale = np.empty(0, np.uint8) if scale is None else scale
+        return CffiLinear(w, how, (weight, scale) if bias is None else (weight, scale, bias))
 
     def unpack_linear(self, handle: CffiLinear) -> tuple[npt.NDArray[Any], F32 | None]:
         n, k = handle.n, handle.k

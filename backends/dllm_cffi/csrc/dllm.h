@@ -45,6 +45,13 @@ int64_t dllm_weight_bytes(const dllm_linear *w);
 int64_t dllm_scale_bytes(const dllm_linear *w);
 int64_t dllm_bias_bytes(const dllm_linear *w); /* whether or not there is a bias */
 
+/* How the panels of a scheme lie: outputs and inputs that are neighbours, and what is added to a code. */
+typedef struct {
+    int32_t columns, depth, zero_point; /* nr, kr */
+} dllm_panels;
+
+int dllm_panel_shape(const dllm_linear *w, dllm_panels *shape);
+
 /* Quantises (or copies) the float32 rows [count, k] into outputs first..first+count-1. Calls must come in
  * order of `first` and cover every output once; the last one fills the panel up with zeros. */
 int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int64_t count);

@@ -43,6 +43,14 @@ int64_t dllm_bias_bytes(const dllm_linear *w) {
     return g ? padded_n(w, g) * (int64_t)sizeof(float) : 0;
 }
 
+int dllm_panel_shape(const dllm_linear *w, dllm_panels *shape) {
+    const dllm_gemm *g = kernel_of(w);
+    if (!g)
+        return DLLM_BAD_ARGUMENT;
+    *shape = (dllm_panels){g->nr, g->kr, w->scheme == DLLM_F32 ? 0 : g->zero_point};
+    return DLLM_OK;
+}
+
 typedef struct {
     const dllm_linear *w;
     const dllm_gemm *g;
