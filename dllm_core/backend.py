@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .errors import UnsupportedError
+from .packing import Layout, Packed
 from .tensors import Tensor
 
 F32 = npt.NDArray[np.float32]
@@ -145,6 +147,23 @@ class Backend(ABC):
     @abstractmethod
     def linear_bytes(self, handle: Handle) -> int:
         """Bytes that the packed weight occupies."""
+
+    # ---- level 1: packed weights as arrays, for model files ---------------------------------------------
+
+    def layout(self, scheme: str) -> Layout:
+        """How `pack` lays a weight of this scheme out here. UnsupportedError for a backend without packed files."""
+        raise UnsupportedError(f"backend {self.name} has no packed files", "give the model that was not packed")
+
+    def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of a prepared weight, named as in `layout(scheme).arrays` and in its order of elements."""
+        raise UnsupportedError(f"backend {self.name} cannot write packed models", "choose another --backend")
+
+    def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
+        """The handle of a weight that lies in `arrays` (usually read-only and memory-mapped), used where they lie.
+
+        meta.layout is `layout(meta.layout.scheme)`: other layouts are rearranged before.
+        """
+        raise UnsupportedError(f"backend {self.name} cannot use packed models", "give the model that was not packed")
 
     # ---- level 1: primitives ----------------------------------------------------------------------------
 

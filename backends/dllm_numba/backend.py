@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from dllm_numpy.backend import NumpyBackend
 
 from dllm_core import quant
 from dllm_core.backend import F32, Handle
+from dllm_core.packing import Layout, Packed, lines
 from dllm_core.tensors import Tensor
 
 from .jit import start_threads, thread_count
@@ -112,6 +113,27 @@ class NumbaBackend(NumpyBackend):
         if not isinstance(handle, NumbaLinear):
             return super().linear_bytes(handle)
         return handle.panels.nbytes + handle.scales.nbytes + handle.bias.nbytes
+
+    def layout(self, scheme: str) -> Layout:
+        if not quant.get_scheme(scheme).quantised:
+            return super().layout(scheme)
+        return Layout("numba-int8", 1, self.isa, scheme, self.kernel.columns, self.kernel.depth, zero=128)
+
+    def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
+        if not isinstance(handle, NumbaLinear):
+            return super().pack(handle)
+        return {"codes": handle.panels, "scales": handle.scales, "bias": handle.bias}
+
+    def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
+        how = quant.get_scheme(meta.layout.scheme)
+        if not how.quantised:
+            return super().unpack_file(arrays, meta)
+        count = -(-meta.n // self.kernel.columns)
+        panels = lines(arrays["codes"]).reshape(count, *self.kernel.panel_shape(-(-meta.k // 4)))
+        scales = arrays["scales"].reshape(count, -1, self.kernel.columns)
+        bias = arrays.get("bias")
+        bias = np.zeros(count * self.kernel.columns, np.float32) if bias is None else bias.reshape(-1)
+        return NumbaLinear(how, meta.n, meta.k, panels, scales, bias)
 
     # ---- primitives ----
 

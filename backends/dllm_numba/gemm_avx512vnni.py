@@ -333,6 +333,7 @@ def accumulate(codes, offsets, panels, group, out):
 KERNEL = Kernel(
     isa="avx512vnni",
     columns=COLUMNS,
+    depth=4,
     panel_shape=lambda k4: (k4, COLUMNS, 4),
     by_output=lambda panels: panels.view(np.uint32)[..., 0].transpose(0, 2, 1),
     linear=linear,

@@ -94,6 +94,7 @@ def accumulate(codes, offsets, panels, group, out):
 KERNEL = Kernel(
     isa="portable",
     columns=4,
+    depth=0,
     panel_shape=lambda k4: (4, 4 * k4),
     by_output=lambda panels: panels.view(np.uint32),
     linear=linear,

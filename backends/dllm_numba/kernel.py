@@ -29,6 +29,7 @@ class Kernel:
 
     isa: str
     columns: int
+    depth: int  # inputs of one output that lie together, 0 for all: `dllm_core.packing.Layout`
     panel_shape: Callable[[int], tuple[int, ...]]  # K / 4, rounded up -> shape of one panel in memory
     by_output: Callable[[U8], U32]  # panels -> a view of them, [P, columns, K / 4], four weights in each word
     linear: Callable[..., None]  # (first panel, last panel, *arguments of NumbaBackend.linear)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dllm_core import quant
 from dllm_core.backend import F32, F64, I64, Backend, Handle, Rows, Scores
+from dllm_core.packing import Layout, Packed
 from dllm_core.tensors import Tensor
 
 
@@ -58,6 +59,21 @@ class NumpyBackend(Backend):
 
     def linear_bytes(self, handle: Handle) -> int:
         return sum(a.nbytes for a in (*self.unpack_linear(handle), handle.bias) if a is not None)
+
+    def layout(self, scheme: str) -> Layout:
+        return Layout("numpy", 1, "any", scheme, columns=1, depth=1)
+
+    def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
+        values, scales = self.unpack_linear(handle)
+        found = {"weights": values} if scales is None else {"codes": values, "scales": scales}
+        return found if handle.bias is None else {**found, "bias": handle.bias}
+
+    def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
+        bias, how = arrays.get("bias"), quant.get_scheme(meta.layout.scheme)
+        if not how.quantised:
+            return NumpyLinear(arrays["weights"].reshape(meta.n, meta.k), bias)
+        codes, scales = arrays["codes"].reshape(meta.n, meta.k), arrays["scales"].reshape(meta.n, -1)
+        return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias)
 
     # ---- primitives ----
 

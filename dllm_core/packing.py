@@ -1,0 +1,163 @@
+"""Where the numbers of a packed weight lie: the description that packed model files and backends agree on.
+
+Every layout of this project is panels: `columns` outputs side by side, cut along the inputs into steps of `depth`.
+That is enough to read a weight that another backend or another instruction set has packed, without its code.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UnsupportedError, quote
+from .quant import get_scheme
+
+Array = npt.NDArray[Any]
+LINE = 64  # bytes of a cache line: where every array of a packed weight begins
+HUGE_PAGE = 1 << 21
+CHUNK = 1024  # outputs that are rearranged at a time
+WHOLE = 4  # depth 0: the inputs of one output lie together, their number rounded up to this
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One packed layout. A weight [n, k] with G groups of inputs has these arrays, each beginning at a multiple of 64:
+
+    codes    [panel][step][columns][depth], for int8 schemes: int8, or uint8 code + `zero` where `zero` is set
+    weights  the same, float32, for scheme f32
+    scales   [panel][G][columns] float32, for int8 schemes
+    bias     [panel][columns] float32, where the projection has one
+
+    Scales beyond n are zero; so are stored codes and weights beyond n or k where `write` made them, and nothing
+    may depend on them. Axes of one element at the end are left out of shapes: row-major is 1 x 1 panels.
+    """
+
+    backend: str
+    version: int  # raised when the meaning changes in a way that the other fields do not show
+    isa: str
+    scheme: str
+    columns: int
+    depth: int  # 0: all inputs, rounded up to `WHOLE`
+    zero: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.backend}/{self.version}/{self.isa}/{self.scheme}/{self.columns}x{self.depth}+{self.zero}"
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """The layout that `str` wrote; UnsupportedError for what this version does not know."""
+        found = re.fullmatch(r"([\w.-]+)/(\d{1,6})/([\w.-]+)/([\w.-]+)/(\d{1,6})x(\d{1,6})\+(0|128)", text, re.ASCII)
+        if not found or int(found[5]) < 1:
+            raise UnsupportedError(f"unknown layout {quote(text)} of packed weights", "convert the source model again")
+        backend, version, isa, scheme, columns, depth, zero = found.groups()
+        get_scheme(scheme)
+        return cls(backend, int(version), isa, scheme, int(columns), int(depth), int(zero))
+
+    def arrays(self, n: int, k: int, bias: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Type and shape of every array of a weight [n, k]."""
+        scheme = get_scheme(self.scheme)
+        panels, (steps, depth) = -(-n // self.columns), self._steps(k)
+        body = _trim(panels, steps, self.columns, depth)
+        found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        if scheme.quantised:
+            found["codes"] = np.dtype(np.uint8 if self.zero else np.int8), body
+            found["scales"] = np.dtype(np.float32), _trim(panels, len(scheme.groups(k)), self.columns)
+        else:
+            found["weights"] = np.dtype(np.float32), body
+        if bias:
+            found["bias"] = np.dtype(np.float32), _trim(panels, self.columns)
+        return found
+
+    def read(self, arrays: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
+        """Row-major copies: codes int8 [n, k] and scales [n, G], or weights [n, k]; bias [n] if there is one."""
+        steps, depth = self._steps(k)
+        found: dict[str, Array] = {}
+        for name, array in arrays.items():
+            if name == "bias":
+                found[name] = array.reshape(-1)[:n].copy()
+            elif name == "scales":
+                panels = array.reshape(-(-n // self.columns), -1, self.columns)
+                found[name] = np.ascontiguousarray(panels.transpose(0, 2, 1)).reshape(-1, panels.shape[1])[:n]
+            else:
+                panels = array.reshape(-1, steps, self.columns, depth)
+                rows = np.ascontiguousarray(panels.transpose(0, 2, 1, 3)).reshape(-1, steps * depth)[:n, :k]
+                found[name] = _shift(rows, self.zero).view(np.int8) if name == "codes" else np.ascontiguousarray(rows)
+        return found
+
+    def write(self, rows: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
+        """The arrays of this layout from what `read` gives."""
+        steps, depth = self._steps(k)
+        found: dict[str, Array] = {}
+        for name, (dtype, shape) in self.arrays(n, k, "bias" in rows).items():
+            source = rows[name].reshape(n, -1)
+            tile = (
+                (1, self.columns, source.shape[1], 1) if name in ("scales", "bias") else (1, self.columns, steps, depth)
+            )
+            out = found[name] = aligned(shape, dtype)
+            panels = out.reshape(-1, *(tile[axis] for axis in (2, 1, 3)))
+            batch = max(1, CHUNK // self.columns)
+            for at in range(0, len(panels), batch):  # in pieces: no second copy of a large weight
+                part = source[at * self.columns : (at + batch) * self.columns]
+                padded = np.zeros((min(batch, len(panels) - at) * self.columns, tile[2] * tile[3]), dtype)
+                padded[: len(part), : part.shape[1]] = _shift(part, self.zero).view(dtype) if name == "codes" else part
+                panels[at : at + batch] = padded.reshape(-1, *tile[1:]).transpose(0, 2, 1, 3)
+        return found
+
+    def _steps(self, k: int) -> tuple[int, int]:
+        depth = self.depth or -(-k // WHOLE) * WHOLE
+        return -(-k // depth), depth
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed weight [n, k] as a file or a backend describes it."""
+
+    layout: Layout
+    n: int
+    k: int
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An uninitialised array at a multiple of 64 bytes; large ones begin where a huge page can."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    alignment = HUGE_PAGE if size >= 2 * HUGE_PAGE else LINE
+    block = np.empty(size + alignment, np.uint8)
+    start = -block.ctypes.data % alignment
+    return block[start : start + size].view(dtype).reshape(shape)
+
+
+def lines(array: Array) -> Array:
+    """`array` itself where it begins at a multiple of 64, else a copy that does."""
+    if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
+        return array
+    out = aligned(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def packs(backend: Any) -> bool:
+    """Whether a backend's `layout`, `pack` and `unpack_file` belong to its `prepare_linear`, and are not inherited
+    from a class with other handles."""
+
+    def owner(method: str) -> type:
+        return next(c for c in type(backend).__mro__ if method in vars(c))
+
+    return issubclass(owner("unpack_file"), owner("prepare_linear"))
+
+
+def _shift(codes: Array, zero: int) -> Array:
+    """int8 codes <-> stored bytes: adding 128 modulo 256 is flipping the top bit, in both directions."""
+    return np.bitwise_xor(codes.view(np.uint8), np.uint8(zero)) if zero else np.ascontiguousarray(codes)
+
+
+def _trim(*shape: int) -> tuple[int, ...]:
+    """`shape` without axes of one element at the end; the first stays."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
