@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +49,23 @@ class Tensor:
         return widen(self.raw, self.dtype)
 
     def chunks(self, rows: int = 1024) -> Iterator[tuple[int, F32]]:
-        """(first row, float32 rows) in order, so that a big matrix never exists twice in float32."""
+        """(first row, float32 rows) in order, so that a big matrix never exists twice in float32.
+
+        What has been read of a memory-mapped file no longer counts as memory of this process.
+        """
         for at in range(0, self.shape[0], rows):
             yield at, self.rows(at, at + rows)
+            _forget(self.raw[at : at + rows])
+
+
+def _forget(raw: npt.NDArray[Any]) -> None:
+    """Unmap the pages of a part of a file; the system keeps them cached, and maps them again when they are read."""
+    file = getattr(raw, "_mmap", None)
+    if file is None or not hasattr(mmap, "MADV_DONTNEED") or not raw.flags.c_contiguous:
+        return
+    first = raw.ctypes.data - np.frombuffer(file, np.uint8).ctypes.data
+    start = first // mmap.PAGESIZE * mmap.PAGESIZE
+    file.madvise(mmap.MADV_DONTNEED, start, first + raw.nbytes - start)
 
 
 def from_array(array: npt.ArrayLike, name: str = "array") -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,9 +12,15 @@ from ..backend import F32, I64, Backend, Handle, Rows
 from ..errors import CheckpointError, UnsupportedError, quote
 from ..tensors import Tensor
 
+Shaped = tuple[str, tuple[int, ...]]  # name of a tensor and the shape that config.json asks for
+
 
 class Tensors(Protocol):
-    """Named arrays, read lazily."""
+    """Named arrays, read lazily.
+
+    Two kinds of source have more. Packed models and the converter have `projection`, with the arguments of the
+    function below, and random models have `make(name, shape) -> Tensor`: no tensor of theirs exists before.
+    """
 
     def names(self) -> list[str]: ...
 
@@ -66,10 +72,25 @@ def rope_tables(head_dim: int, theta: float, positions: int) -> tuple[F32, F32]:
 
 def fetch(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
     """The tensor `name`; CheckpointError unless it exists with this shape."""
-    tensor = tensors.tensor(name)
+    make = getattr(tensors, "make", None)
+    tensor = tensors.tensor(name) if make is None else make(name, shape)
     if tensor.shape != shape:
         raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
     return tensor
+
+
+def projection(
+    tensors: Tensors, backend: Backend, scheme: str, name: str, weights: Sequence[Shaped], biases: Sequence[Shaped] = ()
+) -> Handle:
+    """One linear layer of the graph, called `name` in packed models: several weights [N_i, K] fused, biases [N_i].
+
+    Comes from a packed model as it lies there; otherwise the tensors are fetched and packed by the backend.
+    """
+    ready = getattr(tensors, "projection", None)
+    if ready is not None:
+        return ready(backend, scheme, name, weights, biases)
+    bias = [fetch(tensors, *part) for part in biases] or None
+    return backend.prepare_linear([fetch(tensors, *part) for part in weights], scheme, bias)
 
 
 def refuse_unknown(config: Mapping[str, Any], known: set[str], family: str) -> None:

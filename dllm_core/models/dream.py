@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import F32, I64, Backend, LayerWeights, Rows
+from ..backend import F32, I64, Backend, Handle, LayerWeights, Rows
 from ..errors import UnsupportedError, quote
 from ..tensors import Tensor
-from .base import Facts, Tensors, fetch, refuse_unknown, rope_tables
+from .base import Facts, Tensors, fetch, projection, refuse_unknown, rope_tables
 from .config import Numbers, check_heads, check_ids, check_length
 
 # Keys whose other values would change the graph, with the one value that is implemented.
@@ -129,10 +129,10 @@ class Dream:
         tables = rope_tables(c.head_dim, c.rope_theta, c.max_position_embeddings)
         self.layers: list[LayerWeights] = []
         for i in range(c.num_hidden_layers):
-            self.layers.append(_layer(c, tensors, f"model.layers.{i}.", backend, scheme, tables))
+            self.layers.append(_layer(c, tensors, i, backend, scheme, tables))
             progress(i + 1, c.num_hidden_layers + 1)
-        head = fetch(tensors, "lm_head.weight", (c.vocab_size, c.hidden_size))
-        self.head = backend.prepare_linear([head], scheme)
+        head = ("lm_head.weight", (c.vocab_size, c.hidden_size))
+        self.head = projection(tensors, backend, scheme, "head", [head])
         progress(c.num_hidden_layers + 1, c.num_hidden_layers + 1)
 
     def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
@@ -148,27 +148,27 @@ class Dream:
 
 
 def _layer(
-    c: DreamConfig, tensors: Tensors, root: str, backend: Backend, scheme: str, tables: tuple[F32, F32]
+    c: DreamConfig, tensors: Tensors, i: int, backend: Backend, scheme: str, tables: tuple[F32, F32]
 ) -> LayerWeights:
     d, m, kv = c.hidden_size, c.intermediate_size, c.num_key_value_heads * c.head_dim
+    root = f"model.layers.{i}."
 
-    def weight(name: str, *shape: int) -> Tensor:
-        return fetch(tensors, f"{root}{name}", shape)
+    def norm(name: str) -> F32:
+        return fetch(tensors, f"{root}{name}.weight", (d,)).array()
 
-    attention = (("q", d), ("k", kv), ("v", kv))
+    def project(name: str, module: str, inputs: int, bias: bool = False, **rows: int) -> Handle:
+        leaves = [(f"{root}{module}.{leaf}", n) for leaf, n in rows.items()]
+        weights = [(f"{leaf}.weight", (n, inputs)) for leaf, n in leaves]
+        biases = [(f"{leaf}.bias", (n,)) for leaf, n in leaves] if bias else []
+        return projection(tensors, backend, scheme, f"layers.{i}.{name}", weights, biases)
+
     return LayerWeights(
-        attn_norm=weight("input_layernorm.weight", d).array(),
-        qkv=backend.prepare_linear(
-            [weight(f"self_attn.{name}_proj.weight", n, d) for name, n in attention],
-            scheme,
-            [weight(f"self_attn.{name}_proj.bias", n) for name, n in attention],
-        ),
-        attn_out=backend.prepare_linear([weight("self_attn.o_proj.weight", d, d)], scheme),
-        mlp_norm=weight("post_attention_layernorm.weight", d).array(),
-        gate_up=backend.prepare_linear(
-            [weight("mlp.gate_proj.weight", m, d), weight("mlp.up_proj.weight", m, d)], scheme
-        ),
-        down=backend.prepare_linear([weight("mlp.down_proj.weight", d, m)], scheme),
+        attn_norm=norm("input_layernorm"),
+        qkv=project("qkv", "self_attn", d, bias=True, q_proj=d, k_proj=kv, v_proj=kv),
+        attn_out=project("attn_out", "self_attn", d, o_proj=d),
+        mlp_norm=norm("post_attention_layernorm"),
+        gate_up=project("gate_up", "mlp", d, gate_proj=m, up_proj=m),
+        down=project("down", "mlp", m, down_proj=d),
         heads=c.num_attention_heads,
         kv_heads=c.num_key_value_heads,
         head_dim=c.head_dim,

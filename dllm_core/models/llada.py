@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import F32, I64, Backend, LayerWeights, Rows
+from ..backend import F32, I64, Backend, Handle, LayerWeights, Rows
 from ..errors import UnsupportedError, quote
 from ..tensors import Tensor
-from .base import Facts, Tensors, fetch, refuse_unknown, rope_tables
+from .base import Facts, Tensors, fetch, projection, refuse_unknown, rope_tables
 from .config import Numbers, check_heads, check_ids, check_length
 
 # Keys whose other values would change the graph, with the one value that is implemented.
@@ -165,12 +165,11 @@ class Llada:
         self.layers: list[LayerWeights] = []
         tables = rope_tables(c.head_dim, c.rope_theta, c.max_sequence_length)
         for i in range(c.n_layers):
-            self.layers.append(_layer(c, tensors, f"{root}blocks.{i}.", backend, scheme, tables))
+            self.layers.append(_layer(c, tensors, i, backend, scheme, tables))
             progress(i + 1, c.n_layers + 1)
         # The head and a block's down projection share the leaf name ff_out.
-        self.head = backend.prepare_linear(
-            [fetch(tensors, root + "ff_out.weight", (c.embedding_size, c.d_model))], scheme
-        )
+        head = (root + "ff_out.weight", (c.embedding_size, c.d_model))
+        self.head = projection(tensors, backend, scheme, "head", [head])
         progress(c.n_layers + 1, c.n_layers + 1)
 
     def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
@@ -186,20 +185,25 @@ class Llada:
 
 
 def _layer(
-    c: LladaConfig, tensors: Tensors, root: str, backend: Backend, scheme: str, tables: tuple[F32, F32]
+    c: LladaConfig, tensors: Tensors, i: int, backend: Backend, scheme: str, tables: tuple[F32, F32]
 ) -> LayerWeights:
     d, m, kv = c.d_model, c.mlp_hidden_size, c.n_kv_heads * c.head_dim
+    root = f"model.transformer.blocks.{i}."
 
-    def weight(name: str, *shape: int) -> Tensor:
-        return fetch(tensors, f"{root}{name}.weight", shape)
+    def norm(name: str) -> F32:
+        return fetch(tensors, f"{root}{name}.weight", (d,)).array()
+
+    def project(name: str, inputs: int, **rows: int) -> Handle:
+        parts = [(f"{root}{leaf}.weight", (n, inputs)) for leaf, n in rows.items()]
+        return projection(tensors, backend, scheme, f"layers.{i}.{name}", parts)
 
     return LayerWeights(
-        attn_norm=weight("attn_norm", d).array(),
-        qkv=backend.prepare_linear([weight("q_proj", d, d), weight("k_proj", kv, d), weight("v_proj", kv, d)], scheme),
-        attn_out=backend.prepare_linear([weight("attn_out", d, d)], scheme),
-        mlp_norm=weight("ff_norm", d).array(),
-        gate_up=backend.prepare_linear([weight("ff_proj", m, d), weight("up_proj", m, d)], scheme),
-        down=backend.prepare_linear([weight("ff_out", d, m)], scheme),
+        attn_norm=norm("attn_norm"),
+        qkv=project("qkv", d, q_proj=d, k_proj=kv, v_proj=kv),
+        attn_out=project("attn_out", d, attn_out=d),
+        mlp_norm=norm("ff_norm"),
+        gate_up=project("gate_up", d, ff_proj=m, up_proj=m),
+        down=project("down", m, ff_out=d),
         heads=c.n_heads,
         kv_heads=c.n_kv_heads,
         head_dim=c.head_dim,
