@@ -20,7 +20,7 @@ from .decoding.canvas import Canvas, full_rows
 from .decoding.likelihood import Likelihood, greedy_suffix, log_likelihood
 from .decoding.loop import Step, StopRule, decode, decode_canvas
 from .decoding.options import DecodeOptions, flag
-from .decoding.strategies import STRATEGIES, Strategy
+from .decoding.strategies import STRATEGIES, Strategy, find
 from .errors import NotFoundError, UnsupportedError, UsageError
 from .models import build_model
 from .models.base import Model
@@ -82,10 +82,7 @@ class Engine:
         """Decoding settings: `given` over the named strategy over the model's own defaults over the built-in ones."""
         base = dict(self.defaults)
         if strategy is not None:
-            if strategy not in self.strategies:
-                known = ", ".join(sorted(self.strategies))
-                raise UsageError(f"unknown strategy {strategy!r}", f"choose one of: {known}")
-            base |= self.strategies[strategy].options
+            base |= find(strategy, self.strategies).options
         options = DecodeOptions.build(given, base)
         self._checked(list(options.suppress_ids))
         if options.stop and self.tokenizer is None:
@@ -98,11 +95,12 @@ class Engine:
         """Decode several prompts (token ids) at once; yields one Step per forward pass."""
         for ids in prompts:
             self._checked(list(ids))
-            self._fits(len(ids), options.max_tokens)
+            self.check_fits(len(ids), options.max_tokens)
         self.backend.clock.seconds.clear()
         return decode(self.model, prompts, options, stop_rule=self._stop_rule(options))
 
-    def _fits(self, prompt: int, canvas: int, what: str = "canvas") -> None:
+    def check_fits(self, prompt: int, canvas: int, what: str = "canvas") -> None:
+        """UsageError if a prompt of so many tokens, with so many after it, exceeds the model's limit."""
         limit = self.model.facts.max_length
         if prompt + canvas > limit:
             lower = what == "canvas" and 0 < limit - prompt < canvas
@@ -190,7 +188,7 @@ class Engine:
                 template = Template(ids, ids.count(mask))
         if not template.masks:
             raise UsageError("the template has no mask", "write [MASK] or [MASK:n] where text is to be filled in")
-        self._fits(len(template.ids), 0)
+        self.check_fits(len(template.ids), 0)
         return template
 
     def score(self, prompt: Prompt, answer: Prompt, *, chat: bool = True, **given: Any) -> Likelihood:
@@ -220,7 +218,7 @@ class Engine:
         ids = self.encode(prompt, chat), self._checked([int(i) for i in answer])
         if not ids[1]:
             raise UsageError("the answer is empty", "a likelihood needs at least one token")
-        self._fits(len(ids[0]), len(ids[1]), "answer")
+        self.check_fits(len(ids[0]), len(ids[1]), "answer")
         return ids
 
     def answer_length(self, generated: Sequence[int]) -> int:

@@ -55,6 +55,10 @@ class CheckpointError(DllmError):
     """A model file is damaged or does not hold what its config promises."""
 
 
+class TraceError(DllmError):
+    """A trace file is damaged or of another version."""
+
+
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 80
 _BRIEF.maxlevel = 3

@@ -85,6 +85,8 @@ def check_target(path: Path) -> None:
         raise NotFoundError(f"folder {path.parent} of --out does not exist", f"make it: mkdir -p {path.parent}")
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder", f"name a file: {path / 'logits.npy'}")
+    if path.exists() and not path.is_file():  # a device would be replaced by a file
+        raise UsageError(f"--out {path} is no regular file", "name a file")
 
 
 def write_array(path: Path, array: Any) -> None:

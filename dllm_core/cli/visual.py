@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ..decoding.options import DecodeOptions
 
 FRAME_S = 0.1  # at most ten frames a second, however fast the steps are
-MASK, NEW, OLD, END = "mask", "new", "old", "end"
-STYLES = {MASK: "bright_black", NEW: "bold black on green", OLD: "", END: "dim"}
+MASK, NEW, OLD, END, BACK = "mask", "new", "old", "end", "back"
+STYLES = {MASK: "bright_black", NEW: "bold black on green", OLD: "", END: "dim", BACK: "bold white on red"}
 
 
 class View(Protocol):
@@ -30,13 +31,14 @@ class View(Protocol):
 
 @contextmanager
 def open_view(
-    engine: Engine, prompt: list[int], options: DecodeOptions, pace: float, stdout_is_taken: bool
+    engine: Engine, prompt: int, options: DecodeOptions, pace: float, stdout_is_taken: bool
 ) -> Iterator[View]:
     """The view on whichever stream is a terminal, stderr first; plain lines on stderr where none is.
 
-    pace: seconds that every step stays in view at least; 0 never slows the model.
+    prompt: the first position that is shown. pace: seconds that every step stays in view at least; 0 never slows
+    the model.
     """
-    canvas = CanvasPainter(engine, len(prompt), options)
+    canvas = CanvasPainter(engine, prompt, options)
     streams = [sys.stderr] if stdout_is_taken else [sys.stderr, sys.stdout]
     stream = next((s for s in streams if can_redraw(s)), None)
     if stream is None:
@@ -49,8 +51,24 @@ def open_view(
         view.close()
 
 
+@dataclass
+class Changed:
+    """Positions that were committed, and taken back, since the last frame."""
+
+    new: set[int] = field(default_factory=set)
+    back: set[int] = field(default_factory=set)
+
+    def add(self, step: Step) -> None:
+        self.new |= set(step.position.tolist())
+        self.back |= set(step.revoked[0].tolist())
+
+    def clear(self) -> None:
+        self.new.clear()
+        self.back.clear()
+
+
 class CanvasPainter:
-    """Turns a step into pieces (text, kind) of the generated part of its canvas."""
+    """Turns a step into pieces (text, kind) of its canvas from position `prompt` on."""
 
     def __init__(self, engine: Engine, prompt: int, options: DecodeOptions) -> None:
         facts = engine.model.facts
@@ -60,40 +78,43 @@ class CanvasPainter:
             (lambda i: f"{i} ") if engine.tokenizer is None else engine.tokenizer.token_text
         )
 
-    def pieces(self, step: Step, new: set[int], mask: str, end: str) -> list[tuple[str, str]]:
-        """One piece a token; `new` holds the positions committed since the last frame."""
+    def pieces(self, step: Step, changed: Changed, mask: str, back: str, end: str) -> list[tuple[str, str]]:
+        """One piece a token; `changed` since the last frame."""
         found = []
         for position, token in enumerate(step.canvas[0].tolist()[self.prompt :], self.prompt):
             if token == self.mask:
-                found.append((mask, MASK))
+                found.append((back, BACK) if position in changed.back else (mask, MASK))
             elif token in self.ends:
-                found.append((end, NEW if position in new else END))
+                found.append((end, NEW if position in changed.new else END))
             else:
-                found.append((self.text(token), NEW if position in new else OLD))
+                found.append((self.text(token), NEW if position in changed.new else OLD))
         return found
 
-    def title(self, step: Step, new: int, columns: int = 80) -> str:
+    def title(self, step: Step, changed: Changed, columns: int = 80) -> str:
         total, blocks = self.options.total_steps, self.options.blocks
         left = int((step.canvas[0][self.prompt :] == self.mask).sum())
+        counts = f"+{len(changed.new)}" + (f" -{len(changed.back)}" if changed.back else "")
         if columns < 60:
-            return f"{step.index + 1}/{total}  block {step.block + 1}/{blocks}  +{new}  {left} left"
+            return f"{step.index + 1}/{total}  block {step.block + 1}/{blocks}  {counts}  {left} left"
         return (
-            f"step {step.index + 1}/{total}  block {step.block + 1}/{blocks}  +{new}  "
+            f"step {step.index + 1}/{total}  block {step.block + 1}/{blocks}  {counts}  "
             f"{left} mask{'s' if left != 1 else ''} left  {1e3 * step.seconds:.0f} ms"
         )
 
 
 class LineView:
-    """One line a step, for logs and pipes: masks are `_`, the end token is `$`, line breaks are `\\n`."""
+    """One line a step, for logs and pipes: masks are `_`, or `~` where a token was taken back in this step, the end
+    token is `$`, line breaks are `\\n`."""
 
     def __init__(self, canvas: CanvasPainter, settings: Settings) -> None:
         self.canvas, self.settings = canvas, settings
 
     def show(self, step: Step) -> None:
-        new = set(step.position.tolist())
-        pieces = self.canvas.pieces(step, new, "_", "$")
+        changed = Changed()
+        changed.add(step)
+        pieces = self.canvas.pieces(step, changed, "_", "~", "$")
         text = "".join(p for p, _ in pieces).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        self.settings.note(f"{self.canvas.title(step, len(new))}  |{text}|")
+        self.settings.note(f"{self.canvas.title(step, changed)}  |{text}|")
 
 
 class LiveView:
@@ -101,7 +122,7 @@ class LiveView:
 
     def __init__(self, canvas: CanvasPainter, stream: TextIO, settings: Settings, pace: float) -> None:
         self.canvas, self.stream, self.settings, self.pace = canvas, stream, settings, pace
-        self.new: set[int] = set()
+        self.changed = Changed()
         self.drawn_at = 0.0
         self.size = (0, 0)
         self.live: Any = None
@@ -109,7 +130,7 @@ class LiveView:
 
     def show(self, step: Step) -> None:
         """Remember the step's commits; draw if the last frame is old enough."""
-        self.new |= set(step.position.tolist())
+        self.changed.add(step)
         self.last = step
         if self.pace or time.monotonic() - self.drawn_at >= FRAME_S:
             self._draw(step)
@@ -117,14 +138,14 @@ class LiveView:
 
     def close(self) -> None:
         if self.live is not None:
-            if self.new and self.last is not None:
+            if (self.changed.new or self.changed.back) and self.last is not None:
                 self._draw(self.last)
             self.live.stop()
 
     def _draw(self, step: Step) -> None:
         self._fit()
         self.live.update(self._frame(step), refresh=True)
-        self.new.clear()
+        self.changed.clear()
         self.drawn_at = time.monotonic()
 
     def _fit(self) -> None:
@@ -155,14 +176,14 @@ class LiveView:
 
         unicode = (self.stream.encoding or "").lower().startswith("utf")
         body = Text(no_wrap=False, overflow="fold")
-        pieces = self.canvas.pieces(step, self.new, *(("░", "·") if unicode else ("_", "$")))
+        pieces = self.canvas.pieces(step, self.changed, *(("░", "▒", "·") if unicode else ("_", "~", "$")))
         for kind, run in groupby(pieces, key=lambda piece: piece[1]):
             body.append(_visible("".join(text for text, _ in run)), STYLES[kind])
         width, height = self.size
         lines = body.wrap(self.live.console, max(width - 1, 1), overflow="fold")
         room = max(height - 3, 1)
         first = max(0, min(_active_line(lines, STYLES[MASK]) - room // 2, len(lines) - room))
-        title = Text(self.canvas.title(step, len(self.new), width), style="dim", no_wrap=True, overflow="ellipsis")
+        title = Text(self.canvas.title(step, self.changed, width), style="dim", no_wrap=True, overflow="ellipsis")
         title.truncate(max(width - 1, 1), overflow="ellipsis")
         return Text("\n").join([title, *lines[first : first + room]])
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from ..errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,12 @@ STRATEGIES = {
         "commit wide, then take back what the richer context doubts",
     ),
 }
+
+
+def find(name: str, strategies: Mapping[str, Strategy]) -> Strategy:
+    """The strategy called `name`; UsageError with the nearest name if there is none."""
+    if name not in strategies:
+        near = difflib.get_close_matches(name, strategies, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"unknown strategy {name!r}", f"{hint}known strategies: {', '.join(sorted(strategies))}")
+    return strategies[name]

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pexpect
 import pytest
 
@@ -145,22 +146,19 @@ def test_frames_are_capped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     class Counting(LiveView):
         def _draw(self, step: object) -> None:
-            drawn.append(set(self.new))
-            self.new.clear()
+            drawn.append(set(self.changed.new))
+            self.changed.clear()
             self.drawn_at = clock[0]
 
     class Step:
         def __init__(self, position: int) -> None:
-            self.position = [position]
-
-    import numpy as np
+            self.position = np.array([position])
+            self.revoked = [np.array([], np.int64)]
 
     view = Counting(None, None, None, 0.0)  # type: ignore[arg-type]
     for i in range(40):
         clock[0] = 1.0 + i * 0.03
-        step = Step(i)
-        step.position = np.array([i])  # type: ignore[assignment]
-        view.show(step)  # type: ignore[arg-type]
+        view.show(Step(i))  # type: ignore[arg-type]
     assert len(drawn) == 10  # 40 steps of 0.03 s, a frame at the first and then every fourth
     assert drawn[1] == {1, 2, 3, 4}
 
