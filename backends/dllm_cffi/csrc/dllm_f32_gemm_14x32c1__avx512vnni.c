@@ -44,11 +44,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
 
 static void gemm(dllm_tile *t) {
     t->kernel = "dllm_f32_gemm_14x32c1__avx512vnni";
-    switch (t->mr) {
-        DLLM_CASE(1)
-        DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) DLLM_CASE(7) DLLM_CASE(8)
-            DLLM_CASE(9) DLLM_CASE(10) DLLM_CASE(11) DLLM_CASE(12) DLLM_CASE(13) DLLM_CASE(14)
-    }
+    DLLM_RUN_TILE(14)
 }
 
 const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni = {

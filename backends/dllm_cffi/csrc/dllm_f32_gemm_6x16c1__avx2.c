@@ -49,7 +49,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
 
 static void gemm(dllm_tile *t) {
     t->kernel = "dllm_f32_gemm_6x16c1__avx2";
-    switch (t->mr) { DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) }
+    DLLM_RUN_TILE(6)
 }
 
 const dllm_gemm dllm_f32_gemm_6x16c1__avx2 = {

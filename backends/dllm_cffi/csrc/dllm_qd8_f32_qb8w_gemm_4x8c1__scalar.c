@@ -47,7 +47,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
 
 static void gemm(dllm_tile *t) {
     t->kernel = "dllm_qd8_f32_qb8w_gemm_4x8c1__scalar";
-    switch (t->mr) { DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) }
+    DLLM_RUN_TILE(4)
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_4x8c1__scalar = {

@@ -9,8 +9,8 @@
  * Registers: 7 x 2 integer and 7 x 2 float sums, 2 weights, 1 broadcast: 31 of 32. A group of 128 costs 32 x
  * 14 vpdpbusd and 14 conversions and multiply-adds.
  *
- * Measured as its neighbour: 90 % of the vpdpbusd peak at 128 rows, 88 % at 32, 77 % at 8; at 1 row 95 % of the
- * memory bandwidth. */
+ * Measured as its neighbour: 90 % of the vpdpbusd peak at 128 rows, 88 % at 32, 77 % at 8; at 1 row 95 % of
+ * the memory bandwidth. */
 #include "avx512.h"
 
 enum { MR = 7 };
@@ -74,9 +74,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
 
 static void gemm(dllm_tile *t) {
     t->kernel = "dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni";
-    switch (t->mr) {
-        DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) DLLM_CASE(7)
-    }
+    DLLM_RUN_TILE(7)
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni = {.mr = MR,

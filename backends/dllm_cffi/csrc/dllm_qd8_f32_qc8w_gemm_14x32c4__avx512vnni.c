@@ -10,8 +10,8 @@
  * Registers: 14 x 2 sums, 2 weights, 1 broadcast of activations: 31 of 32. Per step 28 vpdpbusd (28 cycles)
  * against 2 + 14 loads.
  *
- * Measured on one Zen 4 core, weights not in cache, quantisation and outputs included, 4096 x 4096: 92 % of the
- * vpdpbusd peak at 128 rows, 91 % at 32, 82 % at 8; at 1 row 95 % of the memory bandwidth. */
+ * Measured on one Zen 4 core, weights not in cache, quantisation and outputs included, 4096 x 4096: 92 % of
+ * the vpdpbusd peak at 128 rows, 91 % at 32, 82 % at 8; at 1 row 95 % of the memory bandwidth. */
 #include "avx512.h"
 
 enum { MR = 14 };
@@ -58,11 +58,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
 
 static void gemm(dllm_tile *t) {
     t->kernel = "dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni";
-    switch (t->mr) {
-        DLLM_CASE(1)
-        DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4) DLLM_CASE(5) DLLM_CASE(6) DLLM_CASE(7) DLLM_CASE(8)
-            DLLM_CASE(9) DLLM_CASE(10) DLLM_CASE(11) DLLM_CASE(12) DLLM_CASE(13) DLLM_CASE(14)
-    }
+    DLLM_RUN_TILE(14)
 }
 
 const dllm_gemm dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni = {.mr = MR,

@@ -73,11 +73,19 @@ extern const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni, dllm_qd8_f32_qc8w_gemm
 
 #define DLLM_INLINE static inline __attribute__((always_inline))
 
-/* A branch of `switch (t->mr)`: tile(mr, t) is inlined for every constant mr, with its sums in registers. */
+/* DLLM_RUN_TILE(MR) calls tile(mr, t) with mr = t->mr as a constant, so that the sums of every mr up to MR
+ * live in registers. */
 #define DLLM_CASE(mr)                                                                                        \
     case mr:                                                                                                 \
         tile(mr, t);                                                                                         \
         break;
+#define DLLM_CASES_4 DLLM_CASE(1) DLLM_CASE(2) DLLM_CASE(3) DLLM_CASE(4)
+#define DLLM_CASES_6 DLLM_CASES_4 DLLM_CASE(5) DLLM_CASE(6)
+#define DLLM_CASES_7 DLLM_CASES_6 DLLM_CASE(7)
+#define DLLM_CASES_11 DLLM_CASES_7 DLLM_CASE(8) DLLM_CASE(9) DLLM_CASE(10) DLLM_CASE(11)
+#define DLLM_CASES_14 DLLM_CASES_11 DLLM_CASE(12) DLLM_CASE(13) DLLM_CASE(14)
+#define DLLM_RUN_TILE(most)                                                                                  \
+    switch (t->mr) { DLLM_CASES_##most }
 
 enum {
     DLLM_F32_CHUNK = 256
