@@ -23,6 +23,7 @@ from .tasks import Task, kinds, tasks_digest
 if TYPE_CHECKING:
     from ..api import Engine, Generation
 
+MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
 Answer = tuple["Generation", float]  # and the seconds that this prompt alone accounts for
 
 
@@ -92,10 +93,10 @@ def measure(
     together: int = 1,
     on_prompt: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Point:
-    """Decode all tasks with one setting. The first batch is decoded once before, untimed."""
+    """Decode all tasks with one setting. The first prompt is decoded once before, untimed."""
     prompts = [engine.encode(t.prompt) for t in tasks]
     answers: list[Answer] = []
-    engine.generate_batch(prompts[:together], **setting.given)
+    engine.generate_batch(prompts[:1], **setting.given)
     for at in range(0, len(prompts), together):
         batch = prompts[at : at + together]
         answers += [(a, a.generate_s / len(batch)) for a in engine.generate_batch(batch, **setting.given)]
@@ -176,12 +177,11 @@ def cpu_name() -> str:
 def weights_digest(folder: Path, sample: int = 1 << 20) -> str:
     """A hash by which two checkpoints differ: name, size, first and last MiB of every file that a model has."""
     found = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.suffix in (".json", ".safetensors") and path.is_file():
-            size = path.stat().st_size
-            found.update(f"{path.name} {size}\n".encode())
-            with open(path, "rb") as file:
-                found.update(file.read(sample))
-                file.seek(max(size - sample, 0))
-                found.update(file.read(sample))
+    for path in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}\n".encode())
+        with open(path, "rb") as file:
+            found.update(file.read(sample))
+            file.seek(max(size - sample, 0))
+            found.update(file.read(sample))
     return found.hexdigest()[:16]
