@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from . import quant
 from .backend import F32, I64, Backend
 from .checkpoint import open_folder
+from .checkpoint.packed import PackedFolder
 from .decoding.canvas import Canvas, full_rows
 from .decoding.likelihood import Likelihood, greedy_suffix, log_likelihood
 from .decoding.loop import Step, StopRule, decode, decode_canvas
@@ -306,31 +308,46 @@ def load(
     threads: int | None = None,
     registry: Registry | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Engine:
     """Load a model by name or folder.
 
     backend: a registered name, None for the best one that runs here. scheme: see `dllm_core.quant.SCHEMES`, None
-    for the backend's default. threads: None for every core this process may use.
+    for the backend's default; a packed model has its own. threads: None for every core this process may use.
+    warn: told if a packed model must be rearranged for the backend.
     """
     began = time.perf_counter()
     registry = registry or load_registry()
     threads = default_threads() if threads is None else threads
     if threads < 1:
         raise UsageError(f"--threads is {threads}", "it must be at least 1")
-    engine = registry.best_backend(threads) if backend is None else registry.backend(backend, threads)
+    engine = choose_backend(registry, backend, threads)
+    if scheme is not None:
+        check_scheme(engine, scheme)
+    folder = open_folder(resolve(name, registry))
+    if isinstance(folder, PackedFolder):
+        scheme, folder.warn = folder.check_scheme(scheme), warn
     scheme = scheme or engine.default_scheme
-    if quant.get_scheme(scheme).name not in engine.schemes:
-        raise UnsupportedError(
-            f"backend {engine.name} does not support scheme {scheme}", f"it supports: {', '.join(engine.schemes)}"
-        )
-    path = resolve(name, registry)
-    folder = open_folder(path)
+    check_scheme(engine, scheme)
     model = build_model(folder.config, folder, engine, scheme, registry, progress)
-    tokenizer = Tokenizer.from_folder(path, model.facts.vocab_size)
+    tokenizer = Tokenizer.from_folder(folder.path, model.facts.vocab_size)
     if tokenizer is not None and model.facts.eot_id is None:  # config.json does not name it
         model.facts = replace(model.facts, eot_id=tokenizer.eot_id)
     defaults = {**model.facts.decoding, **_decoding_defaults(folder.generation_config)}
     return Engine(model, tokenizer, defaults, time.perf_counter() - began, name, registry.strategies)
+
+
+def choose_backend(registry: Registry, name: str | None, threads: int) -> Backend:
+    """The backend called `name`, or the best one that runs here."""
+    return registry.best_backend(threads) if name is None else registry.backend(name, threads)
+
+
+def check_scheme(backend: Backend, scheme: str) -> None:
+    """UnsupportedError, with the choices, unless the backend has the scheme."""
+    if quant.get_scheme(scheme).name not in backend.schemes:
+        raise UnsupportedError(
+            f"backend {backend.name} does not support scheme {scheme}", f"it supports: {', '.join(backend.schemes)}"
+        )
 
 
 def _decoding_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:

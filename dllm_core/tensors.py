@@ -55,10 +55,10 @@ class Tensor:
         """
         for at in range(0, self.shape[0], rows):
             yield at, self.rows(at, at + rows)
-            _forget(self.raw[at : at + rows])
+            forget(self.raw[at : at + rows])
 
 
-def _forget(raw: npt.NDArray[Any]) -> None:
+def forget(raw: npt.NDArray[Any]) -> None:
     """Unmap the pages of a part of a file; the system keeps them cached, and maps them again when they are read."""
     file = getattr(raw, "_mmap", None)
     if file is None or not hasattr(mmap, "MADV_DONTNEED") or not raw.flags.c_contiguous:

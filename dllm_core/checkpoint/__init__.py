@@ -1,5 +1,5 @@
 """Checkpoints: named arrays, read lazily, from files that are never trusted."""
 
-from .folder import Folder, open_folder
+from .folder import PACKED, Folder, open_folder
 
-__all__ = ["Folder", "open_folder"]
+__all__ = ["PACKED", "Folder", "open_folder"]

@@ -14,6 +14,7 @@ from .shard import Entry, Shard
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PACKED = "model.dllm.safetensors"
 WHAT = f"a model is a folder with config.json and {SINGLE}, or shards with {INDEX}"
 
 
@@ -23,7 +24,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = read_object(path / "config.json")
-        self.shards = _open_shards(path)
+        self.shards = self._open_shards()
         self._shard_of: dict[str, Shard] = {}
         for shard in self.shards:
             for name in shard.entries:
@@ -34,6 +35,9 @@ class Folder:
                         "the folder mixes two checkpoints: download the model again",
                     )
                 self._shard_of[name] = shard
+
+    def _open_shards(self) -> list[Shard]:
+        return _find_shards(self.path)
 
     def names(self) -> list[str]:
         """All tensor names, in order of files and headers."""
@@ -67,22 +71,29 @@ class Folder:
 
 
 def open_folder(path: str | Path) -> Folder:
-    """Open a model folder and check everything but the weights' values.
+    """Open a model folder and check everything but the weights' values. A packed model (packed.py) may also be given
+    by its file.
 
     NotFoundError for what is missing, UnsupportedError for other kinds of checkpoint, CheckpointError for files
     that are damaged or contradict each other.
     """
     path = Path(path)
+    if path.name == PACKED and path.is_file():
+        path = path.parent
     if path.is_file():
         hint = f"give its folder: {path.parent}" if path.suffix == ".safetensors" else WHAT
         raise UnsupportedError(f"{path} is a file, not a model folder", hint)
     if not path.is_dir():
         raise NotFoundError(f"model folder {path} does not exist", WHAT)
     require_file(path / "config.json", WHAT)
+    if (path / PACKED).exists():
+        from .packed import PackedFolder
+
+        return PackedFolder(path)
     return Folder(path)
 
 
-def _open_shards(path: Path) -> list[Shard]:
+def _find_shards(path: Path) -> list[Shard]:
     if (path / SINGLE).exists() or (path / SINGLE).is_symlink():
         return [Shard(path / SINGLE)]
     if not (path / INDEX).exists():

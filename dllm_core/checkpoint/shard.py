@@ -49,12 +49,12 @@ class Entry:
 
 
 class Shard:
-    """A checked safetensors file. `entries` is the header by name; nothing of the data has been read."""
+    """A checked safetensors file. `entries` is the header by name, `metadata` its texts; no data has been read."""
 
     def __init__(self, path: Path) -> None:
         require_file(path, "download the missing file again")
         self.path = path
-        self.entries = _read_entries(path)
+        self.entries, self.metadata = _read_header(path)
         self._bytes: npt.NDArray[np.uint8] | None = None
         _second_opinion(path)
 
@@ -66,6 +66,14 @@ class Shard:
                 f"{self.path}: tensor {quote(name)} has dtype {entry.dtype}",
                 f"convert the checkpoint to one of {', '.join(READABLE)}",
             )
+        return Tensor(name, self._map(entry).view(READABLE[entry.dtype]).reshape(entry.shape), entry.dtype)
+
+    def array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """The bytes of the tensor `name` where they are mapped, read-only, as an array of `dtype` in its shape."""
+        entry = self.entries[name]
+        return self._map(entry).view(dtype).reshape(entry.shape)
+
+    def _map(self, entry: Entry) -> npt.NDArray[np.uint8]:
         if self._bytes is None:
             try:
                 self._bytes = np.memmap(self.path, np.uint8, mode="r")
@@ -73,11 +81,10 @@ class Shard:
                 raise CheckpointError(f"cannot map {self.path}: {error}", AGAIN) from None
         if self._bytes.size < entry.stop:
             raise CheckpointError(f"{self.path} shrank to {self._bytes.size} bytes since it was opened", AGAIN)
-        raw = self._bytes[entry.start : entry.stop].view(READABLE[entry.dtype])
-        return Tensor(name, raw.reshape(entry.shape), entry.dtype)
+        return self._bytes[entry.start : entry.stop]
 
 
-def _read_entries(path: Path) -> dict[str, Entry]:
+def _read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -102,11 +109,12 @@ def _read_entries(path: Path) -> dict[str, Entry]:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"the header of {path} is not UTF-8: bad byte at {error.start}", AGAIN) from None
     header = parse_object(text, f"the header of {path}")
-    _check_metadata(header.pop("__metadata__", {}), path)
+    metadata = header.pop("__metadata__", {})
+    _check_metadata(metadata, path)
     base = 8 + length
     entries = {name: _entry(name, value, base, path) for name, value in header.items()}
     _check_cover(list(entries.values()), base, size, path)
-    return entries
+    return entries, metadata
 
 
 def _check_metadata(value: Any, path: Path) -> None:

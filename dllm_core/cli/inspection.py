@@ -44,6 +44,10 @@ def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("supported", support),
         ("parameters", f"{facts['parameters']:,} in {facts['tensors']} tensors, {_count(facts['files'], 'file')}"),
         ("stored", ", ".join(stored)),
+        (
+            "packed",
+            ", ".join(f"{key} {facts['packed'][key]}" for key in ("layout", "created_by")) if facts["packed"] else "",
+        ),
         ("sizes", ", ".join(f"{key} {value}" for key, value in facts["sizes"].items())),
         ("context", f"{facts['context']} tokens, prompt and canvas together" if facts["context"] else ""),
         ("special ids", ", ".join(f"{key} {i}" for key, i in facts["special_ids"].items() if i is not None)),

@@ -80,7 +80,7 @@ def test_kinds_of_numbers_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "bert"}, ["model_type='bert'", "known families: llada"]),
+        ({"model_type": "bert"}, ["model_type='bert'", "known families: Dream, llada"]),
         ({"alibi": True}, ["alibi=True", "not supported"]),
         ({"d_model": "8"}, ["d_model='8'"]),
         ({"n_layers": 2}, ["model.transformer.blocks.1."]),
