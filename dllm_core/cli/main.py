@@ -22,6 +22,7 @@ VERBS = {
     "tokenize": "tokenize",
     "logits": "logits",
     "inspect": "inspection",
+    "convert": "convert",
     "backends": "backends",
     "check": "check",
     "sweep": "sweep",

@@ -88,7 +88,9 @@ def load_with_progress(model: str, backend: str | None, scheme: str | None, thre
     from .progress import Progress
 
     with Progress("loading", sys.stderr) as bar:
-        return load(model, backend=backend, scheme=scheme, threads=threads, progress=bar.update)
+        return load(
+            model, backend=backend, scheme=scheme, threads=threads, progress=bar.update, warn=settings().warn
+        )
 
 
 def encode(engine: Engine, source: str | list[int], chat: bool, system: str | None) -> list[int]:
