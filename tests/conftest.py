@@ -1,7 +1,7 @@
 """Shared fixtures: the golden data (see golden/README.md) and models built from it on every exact backend.
 
-A test marked `golden(kind)` that takes `backend_name` and `case` runs once for every case of that kind and for
-every backend that computes in float32.
+A test marked `golden(kind, ...)` that takes `backend_name` and `case` runs once for every case of these kinds and
+for every backend that computes in float32.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ class GoldenCase:
         return self.record[key]
 
 
-def golden_cases(kind: str, array: str | None = None) -> list[GoldenCase]:
-    """All cases of one kind, or those of them with the array `array`, in order of folder and name."""
+def golden_cases(*kinds: str, array: str = "") -> list[GoldenCase]:
+    """All cases of some kinds, or those of them with an array whose name begins with `array`, in order of name."""
     found = [GoldenCase(path.parents[1], path.stem) for path in sorted(GOLDEN.glob("*/cases/*.json"))]
-    return [case for case in found if case["kind"] == kind and (array is None or array in case.arrays)]
+    found = [case for case in found if case["kind"] in kinds]
+    return [case for case in found if not array or any(name.startswith(array) for name in case.arrays)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "golden(kind, array=None): run for every golden case of this kind (with this array), on every float32 backend",
+        "golden(*kinds, array=''): run for every golden case of these kinds (with this array), on every float32 backend",
     )
 
 

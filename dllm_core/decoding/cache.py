@@ -29,9 +29,9 @@ class View:
 
 
 class CachePolicy(Protocol):
-    """`rows` names the positions to run, ascending; `full` tells whether a pass counts as a full one."""
+    """`rows` names the positions to run, ascending."""
 
-    blockwise: bool  # later passes of a block see candidates inside the block only
+    blockwise: bool  # only a block's first pass runs rows left of it; later ones see candidates inside it only
     bounded: bool  # a block takes at most its steps, filled or not
 
     def rows(self, view: View) -> I64: ...
@@ -82,7 +82,7 @@ class InterstepCache:
     """
 
     refresh: int
-    blockwise: bool = True
+    blockwise: bool = False
     bounded: bool = False
     seen: dict[int, I64] = field(default_factory=dict)  # tokens when each position last ran
 

@@ -103,7 +103,7 @@ def log_likelihood(
         masked = noisy == model.facts.mask_id
         logits = batch_logits(model, noisy, masked, p, cfg_scale)
         true = np.tile(clean, (batch, 1))[masked]
-        nll = _log_softmax_loss(logits, true)
+        nll = cross_entropy(logits, true)
         losses.append(float(np.sum(nll / ratio[masked], dtype=np.float64) / batch))
         progress(iteration + 1, samples // batch)
     return Likelihood(-float(np.mean(losses)), losses)
@@ -133,7 +133,8 @@ def batch_logits(
     return logits
 
 
-def _log_softmax_loss(logits: F32, true: I64) -> F32:
+def cross_entropy(logits: F32, true: I64) -> F32:
+    """-log softmax(logits) [R, V] at the tokens `true` [R]."""
     top = logits.max(axis=1, keepdims=True)
     lse = np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0]
     return lse - logits[np.arange(len(true)), true]

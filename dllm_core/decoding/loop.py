@@ -53,18 +53,23 @@ class Track:
     index: int
     prompt: int  # length
     length: int  # of prompt and canvas
+    end: int  # position of the first committed end token, if one stops the sequence; else the length
+    times: I64  # [length] how often each position was taken back
+    shares: list[int] = field(default_factory=list)  # steps of every block
     finished: str | None = None
-    start: int = 0  # of the present block
+    step: int = 0  # passes it took part in
+    owed: int = 0  # tokens taken back, committed on top of the next quota
+    taken: I64 = field(default_factory=lambda: NOTHING)  # positions taken back in this step
+    # the present block
+    start: int = 0
     stop: int = 0
-    visible: int = 0
-    steps: int = 0  # of the block
-    quotas: list[int] = field(default_factory=list)
+    visible: int = 0  # length of the canvas that takes part in attention
+    steps: int = 0
+    passes: int = 0  # made so far
+    idle: int = 0  # of these the last ones, which chose nothing but the mask token
     open: bool = False  # the block goes on
-    idle: int = 0  # passes in a row that changed nothing
+    quotas: list[int] = field(default_factory=list)
     carry: commit.Carry | None = None
-    end: int | None = None  # position of the first committed end token
-    times: I64 = field(default_factory=lambda: NOTHING)  # how often each position was taken back
-    owed: int = 0  # tokens taken back before this pass, committed on top of the quota
 
 
 def decode(
@@ -101,70 +106,72 @@ class Decoder:
         self.frozen = canvas.ids != canvas.mask_id
         self.proposer = Proposer(model, canvas, options, noise)
         self.policy: CachePolicy = make_policy(options.cache, options.refresh)
-        self.shifted = int(model.predictor(np.array([1], np.int64))[0]) != 1
+        shifted = int(model.predictor(np.array([1], np.int64))[0]) != 1
+        self.first_alone = shifted and self.policy.blockwise  # see _candidates
+        # whether a block takes at most its steps
+        self.bounded = options.carries or (options.commit == "quota" if options.dream else self.policy.bounded)
         self.ends = tuple(t for t in (model.facts.eos_id, model.facts.eot_id) if t is not None)
-        lengths = np.diff(canvas.offsets).tolist()
+        longest = canvas.longest
+        self.blocks = schedule.block_bounds(longest, max(longest, 1) if options.one_block else options.block_length)
         self.tracks = [
-            Track(s, p, n, times=np.zeros(n, np.int64))
-            for s, (p, n) in enumerate(zip(canvas.prompt_lengths, lengths, strict=True))
+            Track(s, prompt, length, length, np.zeros(length, np.int64))
+            for s, (prompt, length) in enumerate(
+                zip(canvas.prompt_lengths, np.diff(canvas.offsets).tolist(), strict=True)
+            )
         ]
 
+        for t in self.tracks:
+            t.shares = self._shares(t)
+
     def run(self) -> Iterator[Step]:
-        o, longest = self.options, self.canvas.longest
-        blocks = schedule.block_bounds(longest, longest if o.one_block else o.block_length)
         index = itertools.count()
-        shares = schedule.spread_steps(o.total_steps, [stop - start for start, stop in blocks])
-        for b, ((start, stop), steps) in enumerate(zip(blocks, shares, strict=True)):
+        for block, (start, stop) in enumerate(self.blocks):
             for t in self.tracks:
-                self._begin(t, start, stop, steps)
-            for i in itertools.count():
-                if not any(t.open for t in self.tracks):
-                    break
-                yield self._step(next(index), b, i)
+                self._begin(t, start, stop, t.shares[block])
+            while any(t.open for t in self.tracks):
+                yield self._step(next(index), block)
 
     # ---- one block of one sequence ----
 
+    def _shares(self, t: Track) -> list[int]:
+        """Steps of every block, in proportion to its masks. A template takes no more steps than it has masks."""
+        masked = self._tokens(t)[t.prompt :] == self.canvas.mask_id
+        masks = [int(masked[start:stop].sum()) for start, stop in self.blocks]
+        steps = sum(masks) if self.options.steps is None else self.options.steps
+        return schedule.spread_steps(steps if masked.all() else min(steps, sum(masks)), masks)
+
     def _begin(self, t: Track, start: int, stop: int, steps: int) -> None:
         o = self.options
-        t.start, t.stop = t.prompt + start, min(t.prompt + stop, t.length)
+        t.start, t.stop = min(t.prompt + start, t.length), min(t.prompt + stop, t.length)
+        t.visible = t.stop if o.grow else t.length
+        t.steps, t.passes, t.idle, t.owed = steps, 0, 0, 0
         # the quota counts the masks inside the block at its start; later candidates may lie elsewhere
         inside = int(np.sum(self._tokens(t)[t.start : t.stop] == self.canvas.mask_id))
         t.open = t.finished is None and inside > 0
-        at = int(self.canvas.offsets[t.index])
-        if self.frozen[at + t.start : at + t.stop].any():  # of a template: no more passes than it has masks
-            steps = max(min(steps, inside), 1)
-        t.steps, t.idle = steps, 0
-        t.visible = t.stop if o.grow else t.length
-        split = schedule.cosine_split if o.schedule == "cosine" else schedule.even_split
-        t.quotas = split(inside, steps)
-        if o.one_block and o.commit == "threshold":
-            t.carry = commit.Carry(len(self.canvas.masked(t.index, t.stop)), steps, o.threshold)
+        if t.open:
+            split = schedule.cosine_split if o.schedule == "cosine" else schedule.even_split
+            t.quotas = split(inside, steps)
+        if t.open and o.carries:
+            t.carry = commit.Carry(len(self._masks(t)), steps, o.threshold)
 
     def _tokens(self, t: Track) -> I64:
         return self.canvas.sequence(t.index)
 
-    def _candidates(self, t: Track, i: int) -> I64:
-        """The masks that compete in pass i of the block."""
-        masked = self.canvas.masked(t.index, t.stop)
-        if self.policy.blockwise and self.options.cache != "interstep":
-            if i > 0:
-                masked = masked[masked >= t.start]
-            elif self.shifted:  # only the block's first token is predicted by a row outside the block
-                masked = masked[masked == t.start]
-        if self.options.eos == "stop" and t.end is not None:
-            masked = masked[masked < t.end]
-        return masked
+    def _masks(self, t: Track, start: int = 0) -> I64:
+        """The masks from `start` to the end of the block, or to the end token that stops the sequence."""
+        masked = self.canvas.masked(t.index, min(t.stop, t.end))
+        return masked[masked >= start]
 
-    def _request(self, t: Track, i: int, step: int) -> Request:
-        if not t.open:
-            return IDLE
-        tokens = self._tokens(t)
-        if self.options.revoke == "remdm":
-            self._remask(t, i, step)
-        view = View(t.index, tokens, t.start, t.stop, t.visible, i, self.canvas.mask_id)
-        rows, candidates = self.policy.rows(view), self._candidates(t, i)
-        verify = self._committed(t) if self.options.revoke == "confidence" else NOTHING
-        return Request(rows, candidates, verify)
+    def _candidates(self, t: Track) -> I64:
+        """The masks that compete in this pass: all left of the block's end, with a block cache those inside it.
+
+        Where logits are shifted, the block's first token is predicted by a row outside the block. So a block
+        cache's full pass decides on that one alone, and later passes have all the rows they need.
+        """
+        if t.passes and self.policy.blockwise:
+            return self._masks(t, t.start)
+        masked = self._masks(t)
+        return masked[masked == t.start] if self.first_alone else masked
 
     def _committed(self, t: Track) -> I64:
         """Positions of the block that hold a committed token; frozen ones are not."""
@@ -174,53 +181,60 @@ class Decoder:
 
     # ---- one pass ----
 
-    def _step(self, index: int, block: int, i: int) -> Step:
+    def _step(self, index: int, block: int) -> Step:
         began = time.perf_counter()
-        before = self.canvas.ids.copy()
-        requests = [self._request(t, i, index) for t in self.tracks]
-        remasked = self.canvas.ids != before
-        proposals, checked, rows_run = self.proposer.run(requests, [t.visible for t in self.tracks], index)
-        commits: list[tuple[I64, I64, I64, F32]] = []
+        requests = [self._request(t) for t in self.tracks]
+        proposals, checked, rows_run = self.proposer.run(requests, [t.visible for t in self.tracks])
+        commits = []
         for t, r, p, sure in zip(self.tracks, requests, proposals, checked, strict=True):
             if t.open:
-                commits.append(self._commit(t, r, p, i, index))
-                self._revoke(t, r, sure, commits[-1][1])
-        revoked = [self._taken_back(t, before, remasked) for t in self.tracks]
-        for t in self.tracks:
-            if t.open:
-                span = slice(int(self.canvas.offsets[t.index]), int(self.canvas.offsets[t.index + 1]))
-                t.idle = 0 if (self.canvas.ids[span] != before[span]).any() else t.idle + 1
-                self._close(t, i)
-        columns = [np.concatenate(c) for c in zip(*commits, strict=True)]
+                commits.append(self._commit(t, r.candidates, p))
+                self._revoke(t, r.verify, sure)
+                self._close(t)
+        sequence, position, token, confidence = (np.concatenate(column) for column in zip(*commits, strict=True))
         return Step(
             index,
             block,
             self.canvas.copies(),
-            columns[0],
-            columns[1],
-            columns[2],
-            columns[3],
-            revoked,
+            sequence,
+            position,
+            token,
+            confidence,
+            [t.taken for t in self.tracks],
             rows_run,
             time.perf_counter() - began,
             [t.finished for t in self.tracks],
         )
 
-    def _commit(self, t: Track, r: Request, p: Proposals, i: int, step: int) -> tuple[I64, I64, I64, F32]:
+    def _request(self, t: Track) -> Request:
+        t.taken = NOTHING
+        if not t.open:
+            return IDLE
+        if self.options.revoke == "remdm":
+            self._remask(t)
+        view = View(t.index, self._tokens(t), t.start, t.stop, t.visible, t.passes, self.canvas.mask_id)
+        verify = self._committed(t) if self.options.revoke == "confidence" else NOTHING
+        first = t.start if t.passes and self.policy.blockwise else 0
+        return Request(self.policy.rows(view), self._candidates(t), verify, first, t.step)
+
+    def _commit(self, t: Track, candidates: I64, p: Proposals) -> tuple[I64, I64, I64, F32]:
         """Write the chosen tokens; (sequence, position, token, confidence) of each."""
         sure = confidence_of(p, self.options.remasking)
         if self.options.remasking == "random":
-            sure = self.noise.confidences(t.index, step, r.candidates)
-        chosen = self._choose(t, r, p, sure, i, step) if len(sure) else NOTHING
-        position, token = r.candidates[chosen], p.token[chosen]
+            sure = self.noise.confidences(t.index, t.step, candidates)
+        chosen = self._choose(t, candidates, p, sure) if len(sure) else NOTHING
+        position, token = candidates[chosen], p.token[chosen]
         # nothing forbids token == mask id: such a position was counted and stays masked, as in the authors' code
         self._tokens(t)[position] = token
+        if len(chosen):
+            t.idle = t.idle + 1 if (token == self.canvas.mask_id).all() else 0
         return np.full(len(chosen), t.index, np.int64), position, token, sure[chosen]
 
-    def _choose(self, t: Track, r: Request, p: Proposals, sure: F32, i: int, step: int) -> I64:
-        o = self.options
-        if self.shifted and self.policy.blockwise and o.cache != "interstep" and i == 0:
-            return np.arange(len(sure), dtype=np.int64)  # the single candidate at the block's start
+    def _choose(self, t: Track, candidates: I64, p: Proposals, sure: F32) -> I64:
+        """Indices of the candidates to commit."""
+        o, i = self.options, t.passes
+        if self.first_alone and i == 0:
+            return np.arange(len(sure), dtype=np.int64)
         if t.carry is not None:
             return t.carry.choose(sure, i)
         if o.commit == "threshold":
@@ -233,81 +247,70 @@ class Decoder:
             return commit.entropy_exit(p.entropy, o.gamma)
         if o.remasking == "origin":
             share = schedule.timestep_share(i, t.steps, o.eps) if i < t.steps - 1 else np.float32(1)
-            return np.flatnonzero(self.noise.confidences(t.index, step, r.candidates) < share).astype(np.int64)
+            return np.flatnonzero(self.noise.confidences(t.index, t.step, candidates) < share).astype(np.int64)
         if o.dream:
             k = schedule.timestep_count(len(sure), i, t.steps, o.eps)
         else:
             k = (t.quotas[i] if i < len(t.quotas) else 1) + t.owed
         if o.alg_temp > 0:
-            return commit.drawn(sure, k, o.alg_temp, self.noise.confidences(t.index, step, r.candidates))
+            return commit.drawn(sure, k, o.alg_temp, self.noise.confidences(t.index, t.step, candidates))
         return commit.quota(sure, k)
 
     # ---- taking back ----
 
-    def _remask(self, t: Track, i: int, step: int) -> None:
+    def _remask(self, t: Track) -> None:
         """ReMDM: before the pass, committed tokens of the block become masks again by chance."""
         t.owed = 0
-        if not 0 < i < t.steps - 1:
-            return
-        o, held = self.options, self._committed(t)
-        back = held[revoke.remdm(self.noise.revokes(t.index, step, held), t.times[held], o.revoke_rate, o.revoke_limit)]
-        self._take(t, back)
-        t.owed = len(back)
+        if 0 < t.passes < t.steps - 1:
+            o, held = self.options, self._committed(t)
+            chance = self.noise.revokes(t.index, t.step, held)
+            self._take(t, held[revoke.remdm(chance, t.times[held], o.revoke_rate, o.revoke_limit)])
 
-    def _revoke(self, t: Track, r: Request, sure: F32, committed: I64) -> None:
-        """After the pass: doubted tokens become masks again, unless the pass committed nothing else."""
-        if self.options.revoke == "confidence" and len(r.verify):
+    def _revoke(self, t: Track, verify: I64, sure: F32) -> None:
+        """After the pass: tokens committed before it that the model now doubts become masks again."""
+        if self.options.revoke == "confidence":
             o = self.options
-            doubted = revoke.below(sure, t.times[r.verify], o.revoke_below, o.revoke_limit)
-            self._take(t, r.verify[doubted])
+            self._take(t, verify[revoke.below(sure, t.times[verify], o.revoke_below, o.revoke_limit)])
 
     def _take(self, t: Track, positions: I64) -> None:
         self._tokens(t)[positions] = self.canvas.mask_id
         t.times[positions] += 1
-
-    def _taken_back(self, t: Track, before: I64, remasked: np.ndarray) -> I64:
-        """Positions that held a token before the step and were taken back in it."""
-        a, b = int(self.canvas.offsets[t.index]), int(self.canvas.offsets[t.index + 1])
-        gone = (before[a:b] != self.canvas.mask_id) & (remasked[a:b] | (self.canvas.ids[a:b] == self.canvas.mask_id))
-        return np.flatnonzero(gone).astype(np.int64)
+        t.taken, t.owed = positions, len(positions)
+        t.idle = 0 if len(positions) else t.idle
 
     # ---- endings ----
 
-    def _close(self, t: Track, i: int) -> None:
+    def _close(self, t: Track) -> None:
         """Decide whether the sequence is finished, and whether its block goes on."""
-        o, passes = self.options, i + 1
+        t.passes, t.step = t.passes + 1, t.step + 1
         self._finish(t)
+        left = t.passes < (t.carry.steps if t.carry is not None else t.steps)
         if t.finished is not None:
             t.open = False
-            return
-        if o.fixed_passes:
-            t.open = passes < t.steps
-            return
-        if t.carry is not None:
-            t.open = passes < t.carry.steps
-            return
-        masked = self.canvas.masked(t.index, t.stop)
-        masked = masked[masked >= (0 if o.one_block else t.start)]
-        if o.eos == "stop" and t.end is not None:
-            masked = masked[masked < t.end]
-        by_steps = (self.policy.bounded or o.dream) and o.commit == "quota"
-        by_steps = by_steps or (self.policy.bounded and not o.dream)
-        t.open = len(masked) > 0 and not (by_steps and passes >= t.steps) and t.idle < 2
+        elif self.options.fixed_passes:
+            t.open = left
+        else:
+            # a block that keeps choosing the mask token would go on for ever
+            masks = self._masks(t, 0 if self.options.one_block else t.start)
+            t.open = len(masks) > 0 and (left or not self.bounded) and t.idle < 2
 
     def _finish(self, t: Track) -> None:
         """Early stop: everything left of an end token, or of a stop string, is final."""
-        if self.options.eos != "stop" and self.stop_rule is None:
+        stops = self.options.eos == "stop"
+        if not stops and self.stop_rule is None:
             return
-        tokens = self._tokens(t)
-        generated = tokens[t.prompt :]
-        masks = np.flatnonzero(generated == self.canvas.mask_id)
-        final = int(masks[0]) if len(masks) else len(generated)
-        if self.options.eos == "stop":
-            ends = np.flatnonzero(np.isin(generated, self.ends))
-            t.end = t.prompt + int(ends[0]) if len(ends) else None
-            if len(ends) and ends[0] < final:
-                t.finished = "eos"
-        if t.finished is None and self.stop_rule is not None and self.stop_rule(t.index, generated[:final]):
+        generated = self._tokens(t)[t.prompt :]
+        final, end = _first(generated == self.canvas.mask_id), _first(np.isin(generated, self.ends))
+        if self.stop_rule is not None and self.stop_rule(t.index, generated[: min(final, end)]):
             t.finished = "stop"
+        elif stops and end < final:
+            t.finished = "eos"
+        if stops:
+            t.end = t.prompt + end
         if t.finished is not None:  # nothing right of the end will be read
             generated[generated == self.canvas.mask_id] = self.model.facts.eos_id
+
+
+def _first(where: np.ndarray) -> int:
+    """Index of the first true element, the length if there is none."""
+    return int(np.argmax(where)) if where.any() else len(where)

@@ -104,10 +104,15 @@ class DecodeOptions:
         return 1 if self.one_block else -(-self.max_tokens // self.block_length)
 
     @property
+    def carries(self) -> bool:
+        """Whether what fails the threshold is owed to later steps (Fast-dLLM's rule for Dream without blocks)."""
+        return self.one_block and self.commit == "threshold"
+
+    @property
     def fixed_passes(self) -> bool:
         """Whether a block takes exactly its steps (the authors' samplers) or ends when it is filled."""
-        steady = self.commit == "quota" and self.revoke != "confidence"
-        return steady and self.cache == "none" and self.eos != "stop"
+        steady = self.commit == "quota" and self.cache == "none" and self.revoke != "confidence"
+        return (steady or self.carries) and self.eos != "stop"
 
     @classmethod
     def build(cls, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> DecodeOptions:

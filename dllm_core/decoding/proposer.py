@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backend import F32, I64, Rows
+from ..backend import F32, F64, I64, Rows
 from ..models.base import Model
 from . import confidence
 from .canvas import Canvas, prompt_positions
@@ -24,6 +24,8 @@ class Request:
     rows: I64  # to run
     candidates: I64  # to get proposals for
     verify: I64  # whose present token's probability is wanted
+    first: int = 0  # no row left of it runs: what a shifted model would read there is read from row `first`
+    step: int = 0  # passes that the sequence took part in before, for the noise
 
 
 NOTHING = np.empty(0, np.int64)
@@ -57,13 +59,10 @@ class Proposer:
         self.kv = model.backend.allocate_kv(facts.layers, slots, facts.kv_heads, facts.head_dim)
         self.edits = edits_of(options, model)
         self.sampling = Sampling(options.temperature, options.top_p, options.top_k, options.dream)
-        self.plain = not self.guided and self.edits == Edits() and self.sampling == Sampling()
-        if options.dream:
-            self.plain = not self.guided and self.edits == Edits() and self.sampling == Sampling(dream=True)
+        greedy = self.sampling == Sampling(dream=options.dream)
+        self.plain = greedy and self.edits == Edits() and not self.guided
 
-    def run(
-        self, requests: Sequence[Request], visible: Sequence[int], step: int
-    ) -> tuple[list[Proposals], list[F32], int]:
+    def run(self, requests: Sequence[Request], visible: Sequence[int]) -> tuple[list[Proposals], list[F32], int]:
         """(proposals per sequence, probability of the verified tokens per sequence, rows run).
 
         `visible` is the length of every sequence's canvas that takes part in attention.
@@ -80,24 +79,15 @@ class Proposer:
         sizes = [len(p) for p in predictors]
         total = sum(sizes)
         with self.model.backend.clock.time("sampling"):
-            found = self._propose(h, at, total, requests, step)
+            found = self._propose(h, at, total, requests)
             checked = self._verify(h, at, total, requests)
         bounds = np.cumsum([0, *sizes])
         split = [found.take(np.arange(a, b)) for a, b in itertools.pairwise(bounds)]
         return split, np.split(checked, np.cumsum([len(v) for v in verifiers])[:-1]), len(rows)
 
     def _predictors(self, request: Request, positions: I64) -> I64:
-        """The rows whose hidden states predict `positions`.
-
-        A shifted model reads position p from row p - 1; in a pass that begins at p it has only row p, which is
-        what Fast-dLLM uses there.
-        """
-        if not len(positions):
-            return NOTHING
-        first = int(request.rows[0])
-        contiguous = len(request.rows) == int(request.rows[-1]) - first + 1
-        predictor = self.model.predictor(positions)
-        return np.maximum(predictor, first) if contiguous else predictor
+        """The rows whose hidden states predict `positions`."""
+        return np.maximum(self.model.predictor(positions), request.first)
 
     def _rows(self, needed: list[I64], visible: Sequence[int]) -> tuple[Rows, I64]:
         """The pass over the positions `needed` of every sequence, twice with guidance, and its token ids."""
@@ -135,7 +125,7 @@ class Proposer:
             logits = confidence.guide(logits, blind, self.options.cfg_scale)
         return logits
 
-    def _propose(self, h: F32, at: I64, total: int, requests: Sequence[Request], step: int) -> Proposals:
+    def _propose(self, h: F32, at: I64, total: int, requests: Sequence[Request]) -> Proposals:
         backend = self.model.backend
         if self.plain:  # score every hidden state once: rows may share one
             return confidence.propose(backend, h, self.model.head).take(at[:total])
@@ -146,14 +136,18 @@ class Proposer:
         for a in range(0, max(total, 1), 32):  # logits exist for 32 rows at a time
             part = slice(a, min(a + 32, total))
             logits = self._logits(h, at, half, part)
-            noise = self._noise(sequence[part], position[part], step) if self.options.temperature > 0 else None
+            noise = None
+            if self.options.temperature > 0:
+                noise = self._noise(sequence[part], position[part], [r.step for r in requests])
             parts.append(confidence.propose_from_logits(backend, logits, self.edits, self.sampling, noise))
         return Proposals.join(parts)
 
-    def _noise(self, sequence: I64, position: I64, step: int) -> np.ndarray:
+    def _noise(self, sequence: I64, position: I64, steps: Sequence[int]) -> F64:
         vocab = self.model.facts.vocab_size
-        parts = [self.noise.uniforms(int(s), step, position[sequence == s], vocab) for s in np.unique(sequence)]
-        return np.concatenate(parts) if parts else np.empty((0, vocab))
+        parts = [np.empty((0, vocab))]
+        for s in np.unique(sequence).tolist():
+            parts.append(self.noise.uniforms(s, steps[s], position[sequence == s], vocab))
+        return np.concatenate(parts)
 
     def _verify(self, h: F32, at: I64, total: int, requests: Sequence[Request]) -> F32:
         half = len(at) // 2 if self.guided else len(at)

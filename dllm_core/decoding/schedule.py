@@ -18,13 +18,13 @@ def even_split(total: int, parts: int) -> list[int]:
 
 
 def spread_steps(total: int, lengths: list[int]) -> list[int]:
-    """`total` steps over blocks of these lengths: at least one each, then always to the block with the most tokens a
-    step, the earlier one on ties. As many steps as tokens make one token a step; LLaDA's equal shares where blocks are
-    equal and the division has no rest.
+    """`total` steps over blocks with so many tokens to fill: at least one each, none where there is nothing to fill,
+    then always to the block with the most tokens a step, the earlier one on ties. As many steps as tokens make one
+    token a step; LLaDA's equal shares where blocks are equal and the division has no rest.
     """
-    steps = [1] * len(lengths)
-    for _ in range(total - len(lengths)):
-        slowest = max(range(len(lengths)), key=lambda b: lengths[b] / steps[b])
+    steps = [min(length, 1) for length in lengths]
+    for _ in range(total - sum(steps) if any(lengths) else 0):
+        slowest = max(range(len(lengths)), key=lambda b: lengths[b] / max(steps[b], 1))
         steps[slowest] += 1
     return steps
 
