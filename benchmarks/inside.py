@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dllm_core.api import Engine, load
-from dllm_core.errors import DllmError
+from dllm_core.plugins import load_registry
 
 from .common import ALL_SCHEMES, BACKENDS, make_backend
 from .model import validated
@@ -13,13 +11,15 @@ from .model import validated
 PROMPT = "What is 217 + 384?"
 
 
-def load_inside(scheme: str, name: str) -> Engine:
-    """The model inside; NotImplementedError, which asv skips, where it or the backend is missing."""
+def require(scheme: str, name: str) -> None:
+    """NotImplementedError, which asv skips, where the model inside or the backend is missing."""
+    if not load_registry().models["tiny"][0].is_dir():
+        raise NotImplementedError("this build has no model inside")
     make_backend(name, scheme)
-    try:
-        return load("tiny", backend=name, scheme=scheme)
-    except DllmError as error:
-        raise NotImplementedError(error.message) from error
+
+
+def load_inside(scheme: str, name: str) -> Engine:
+    return load("tiny", backend=name, scheme=scheme)
 
 
 class Load:
@@ -27,20 +27,30 @@ class Load:
     param_names = ("scheme", "backend")
 
     def setup(self, scheme: str, name: str) -> None:
+        require(scheme, name)
         load_inside(scheme, name)
 
     def time_load(self, scheme: str, name: str) -> None:
         load_inside(scheme, name)
 
+
+class Memory:
+    """Peak of the whole process. `peakmem_reference` is what it holds before it loads anything."""
+
+    params = (ALL_SCHEMES, BACKENDS)
+    param_names = ("scheme", "backend")
+
+    def setup(self, scheme: str, name: str) -> None:
+        require(scheme, name)
+
+    def peakmem_reference(self, scheme: str, name: str) -> None:
+        make_backend(name, scheme)
+
     def peakmem_load(self, scheme: str, name: str) -> None:
         load_inside(scheme, name)
 
-
-class Memory:
-    """What a process holds before it loads anything: peakmem_ counts the setup too."""
-
-    def peakmem_reference(self) -> None:
-        np.zeros(1)
+    def peakmem_answer(self, scheme: str, name: str) -> None:
+        load_inside(scheme, name).generate(PROMPT)
 
 
 class Decode:
@@ -49,14 +59,12 @@ class Decode:
     timeout = 600
 
     def setup(self, scheme: str, name: str) -> None:
+        require(scheme, name)
         validated(name, scheme)
         self.engine = load_inside(scheme, name)
         self.engine.generate(PROMPT)
 
     def time_answer(self, *_: object) -> None:
-        self.engine.generate(PROMPT)
-
-    def peakmem_answer(self, *_: object) -> None:
         self.engine.generate(PROMPT)
 
     def track_wrong_answers(self, *_: object) -> float:
