@@ -18,7 +18,7 @@ PANELS: tuple[tuple[str, analysis.Cost], ...] = (
     ("forward passes per prompt (NFE)", analysis.passes),
     ("milliseconds per prompt", analysis.milliseconds),
 )
-SIZE = (11.0, 7.0)  # inches of one panel
+SIZE = (12.0, 7.0)  # inches of one panel
 # text stays text in SVG files, and the same sweep gives the same file
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -60,6 +60,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         panels = figure.subplots(len(PANELS), 1)
         for axes, (title, cost) in zip(panels, PANELS, strict=True):
             _panel(axes, sweep, title, cost)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
         figure.suptitle(_title(sweep))
         figure.draw_without_rendering()
         for axes, (_, cost) in zip(panels, PANELS, strict=True):
@@ -85,7 +86,7 @@ def _panel(axes: Any, sweep: Sweep, title: str, cost: analysis.Cost) -> None:
         groups.setdefault(point.group, []).append(point)
     front = analysis.pareto(sweep.points, cost)
     axes.step(
-        [cost(p) for p in front], [100 * p.accuracy for p in front], where="post", color="0.8", lw=5, label="best"
+        [cost(p) for p in front], [100 * p.accuracy for p in front], where="post", color="0.8", lw=5, label="Pareto front"
     )
     for (group, points), marker in zip(groups.items(), itertools.cycle(MARKERS)):
         points = sorted(points, key=cost)
@@ -103,12 +104,11 @@ def _panel(axes: Any, sweep: Sweep, title: str, cost: analysis.Cost) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="minor", labelsize=7)
+    axes.tick_params(axis="x", which="both", labelsize=8)
     axes.margins(x=0.08, y=0.08)
     axes.set_xlabel(title)
     axes.set_ylabel("right answers, %")
     axes.grid(True, which="both", color="0.93")
-    axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
 
 
 def _label(axes: Any, points: Sequence[Point], cost: analysis.Cost) -> None:
@@ -116,10 +116,9 @@ def _label(axes: Any, points: Sequence[Point], cost: analysis.Cost) -> None:
     renderer = axes.figure.canvas.get_renderer()
     scale = axes.figure.dpi / 72
     spots = axes.transData.transform([(cost(p), 100 * p.accuracy) for p in points])
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+    radii = [scale * (7 if p.group == STRATEGIES_GROUP else 4) for p in points]
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(spots, radii, strict=True)]
     frame = axes.get_window_extent(renderer)
-    legend = axes.get_legend().get_window_extent(renderer)
-    taken.append((legend.x0, legend.y0, legend.x1, legend.y1))
     for point, (x, y) in zip(points, spots, strict=True):
         star = point.group == STRATEGIES_GROUP
         text = axes.annotate(

@@ -70,16 +70,23 @@ class Sweep:
 
 def save(sweep: Sweep, path: Path) -> None:
     """Replace the file in one step: an interruption leaves the old one."""
-    text = json.dumps({"schema": SCHEMA, "kind": "sweep", **asdict(sweep)}, indent=1)
     part = path.with_name(f".{path.name}.part")
     try:
         with open(part, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(_text(sweep))
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
         raise NotFoundError(f"cannot write {quote(str(path))}: {error.strerror}") from error
+
+
+def _text(sweep: Sweep) -> str:
+    """JSON with a line for every point, so that a changed point is a changed line."""
+    head = {"schema": SCHEMA, "kind": "sweep", **asdict(sweep)}
+    points = ",\n".join(json.dumps(point) for point in head.pop("points"))
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    return "\n".join(["{", *lines, '"points": [', *([points] if points else []), "]", "}"]) + "\n"
 
 
 def read(path: Path) -> Sweep:
