@@ -1,9 +1,10 @@
-"""Fill the marked tables of README and docs from the result files in docs/results/.
+"""Fill the marked tables of README and docs from the result files in docs/results/ and from the code itself.
 
     python benchmarks/render.py          rewrite the tables
     python benchmarks/render.py --check  exit 1 if a table differs from its result file
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of this file.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of this file or of
+`decoding_tables.py`. Needs dllm installed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def table_row(*cells: object) -> str:
 
 def tiny_accuracy() -> str:
     """Held-out exact match of the model inside, float32 beside int8."""
-    runs = [load(f"tiny-{scheme}.json") for scheme in ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")]
+    names = [f"tiny-{scheme}.json" for scheme in ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")]
+    missing = [name for name in names if not (RESULTS / name).exists()]
+    if missing:
+        return f"Not measured yet: `dllm judge --json --scheme SCHEME > docs/results/{missing[0]}`."
+    runs = [load(name) for name in names]
     lines = [table_row("task", "prompts", *(run["scheme"] for run in runs)), "|---|---:|" + "---:|" * len(runs)]
     for task, cell in runs[0]["tasks"].items():
         lines.append(table_row(task, cell["prompts"], *(percent(run["tasks"][task]) for run in runs)))
@@ -46,15 +51,16 @@ def tiny_accuracy() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"tiny_accuracy": tiny_accuracy}
-
-
 def main() -> int:
+    sys.path.insert(0, str(ROOT))
+    from benchmarks.decoding_tables import TABLES as DECODING
+
+    tables = {"tiny_accuracy": tiny_accuracy, **DECODING}
     check = "--check" in sys.argv[1:]
     stale = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text()
-        new = PATTERN.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
+        new = PATTERN.sub(lambda m: f"{m[1]}{tables[m[2]]()}\n{m[3]}", text)
         if new != text:
             stale.append(str(page.relative_to(ROOT)))
             if not check:
