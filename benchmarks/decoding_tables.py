@@ -127,9 +127,9 @@ def conditions(sweep: Sweep) -> str:
     base = analysis.baseline(sweep)
     n = sweep.tasks["prompts"]
     error = math.sqrt(base.accuracy * (1 - base.accuracy) / n)
-    kinds, model = len(sweep.tasks["kinds"]), Path(e["model"]).name
+    kinds, model, canvas = len(sweep.tasks["kinds"]), Path(e["model"]).name, base.options["max_tokens"]
     text = [
-        f"{n} held-out prompts of {kinds} kinds, model `{model}`, canvas of {base.options['max_tokens']}; {machine(e)}.",
+        f"{n} held-out prompts of {kinds} kinds, model `{model}`, canvas of {canvas}; {machine(e)}.",
         f"One point of accuracy is {n / 100:.1f} prompts; the standard error of a single accuracy is about "
         f"{100 * error:.1f} points, so the answers gained and lost, prompt by prompt, say more than a difference.",
     ]
