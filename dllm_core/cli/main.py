@@ -19,6 +19,10 @@ from .terminal import COLORS, Settings, settings
 # verb -> module in this package that defines `command`
 VERBS = {
     "run": "run",
+    "fill": "fill",
+    "score": "score",
+    "trace": "trace",
+    "strategies": "strategies",
     "tokenize": "tokenize",
     "logits": "logits",
     "inspect": "inspection",

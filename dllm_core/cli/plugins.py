@@ -12,7 +12,12 @@ from .foreign import load_commands
 from .options import json_option
 from .output import write_json, write_table
 
-KINDS = {"backends": "backend", "models": "model", "families": "family"}  # hooks, and what one entry is called
+KINDS = {
+    "backends": "backend",
+    "models": "model",
+    "families": "family",
+    "strategies": "strategy",
+}  # hooks, and what one entry is called
 
 
 @click.command(short_help="List the plugins.")

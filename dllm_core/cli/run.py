@@ -94,10 +94,15 @@ def load_with_progress(model: str, backend: str | None, scheme: str | None, thre
 
 
 def encode(engine: Engine, source: str | list[int], chat: bool, system: str | None) -> list[int]:
-    """The prompt's ids; a model without a chat template gets the text as it is, with one warning."""
+    """The prompt's ids."""
+    if system is not None and engine.tokenizer is not None and engine.tokenizer.chat_template is None:
+        raise UsageError(f"--system needs a chat template, model {engine.name} has none")
+    return engine.encode(source, settle_chat(engine, source, chat), system)
+
+
+def settle_chat(engine: Engine, source: str | list[int], chat: bool) -> bool:
+    """Whether the chat template is used: a model without one takes the text as it is, with one warning."""
     if isinstance(source, str) and chat and engine.tokenizer is not None and engine.tokenizer.chat_template is None:
-        if system is not None:
-            raise UsageError(f"--system needs a chat template, model {engine.name} has none")
         settings().warn(f"model {engine.name} has no chat template: the text is continued as it is (--no-chat)")
-        chat = False
-    return engine.encode(source, chat, system)
+        return False
+    return chat
