@@ -66,14 +66,11 @@ def row(param: click.Option, ctx: click.Context) -> str:
     record = param.get_help_record(ctx)
     assert record is not None
     names = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len, reverse=True))
-    if not param.is_flag:
-        kind = param.type.choices if isinstance(param.type, click.Choice) else None
-        metavar = (
-            " \\| ".join(f"`{c}`" for c in kind)
-            if kind
-            else f"`{(param.metavar or param.type.name.upper()).replace('|', ' or ')}`"
-        )
-        names += f" {metavar}"
+    if isinstance(param.type, click.Choice):
+        names += " " + " \\| ".join(f"`{choice}`" for choice in param.type.choices)
+    elif not param.is_flag:
+        metavar = param.metavar or param.type.name.upper()
+        names += f" `{metavar.replace('|', ' or ')}`"
     variable = f" (`{param.envvar}`)" if isinstance(param.envvar, str) else ""
     return f"| {names} | {escape(record[1]).replace('|', chr(92) + '|')}{variable} |"
 
