@@ -145,6 +145,22 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
                    const int64_t *keep, const float *x, float *k, float *v, float *y, void *scratch,
                    dllm_seconds *seconds);
 
+/* ---- the machine's limits, see dllm_core/bench ---- */
+
+#define DLLM_PEAK_INT8 0
+#define DLLM_PEAK_BF16 1
+#define DLLM_PEAK_F32 2
+
+/* The instruction that does most products of this kind in a row's kernels; NULL if there is none. */
+const char *dllm_peak_instruction(int row, int kind);
+
+/* Its operations a second, a multiply and an add counting one each, over `items` pieces of work of some tens
+ * of microseconds; 0 if there is none. */
+double dllm_peak(int row, int threads, int kind, int64_t items);
+
+/* Bytes a second of reading a 64-byte aligned buffer, in pieces of 1 MiB. */
+double dllm_peak_read(int row, int threads, const void *buffer, int64_t bytes);
+
 /* cdef-end */
 
 #endif

@@ -1,0 +1,90 @@
+/* Measures the machine: instruction throughput and memory reads on the same pool that runs the kernels. */
+#include <string.h>
+#include <time.h>
+
+#include "peak.h"
+#include "pool.h"
+
+static const dllm_limits *const all_limits[] = {
+#ifdef DLLM_HAVE_AVX512VNNI
+    &dllm_limits__avx512vnni,
+#endif
+#ifdef DLLM_HAVE_AVX2
+    &dllm_limits__avx2,
+#endif
+    NULL,
+};
+
+static const dllm_limits *limits_of(int row) {
+    const char *name = dllm_get_row(row) ? dllm_row_name(row) : "";
+    for (int i = 0; all_limits[i]; i++)
+        if (strcmp(all_limits[i]->row, name) == 0)
+            return all_limits[i];
+    return NULL;
+}
+
+static const dllm_limit *limit_of(int row, int kind) {
+    const dllm_limits *limits = limits_of(row);
+    if (!limits || kind < DLLM_PEAK_INT8 || kind > DLLM_PEAK_F32)
+        return NULL;
+    const dllm_limit *limit = &limits->limit[kind];
+    return limit->instruction && (!limit->supported || limit->supported()) ? limit : NULL;
+}
+
+const char *dllm_peak_instruction(int row, int kind) {
+    const dllm_limit *limit = limit_of(row, kind);
+    return limit ? limit->instruction : NULL;
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void compute(void *arg, int64_t item, int worker) {
+    const dllm_limit *limit = arg;
+    (void)item, (void)worker;
+    limit->rounds(PEAK_ROUNDS);
+}
+
+double dllm_peak(int row, int threads, int kind, int64_t items) {
+    const dllm_limit *limit = limit_of(row, kind);
+    if (!limit || items < 1)
+        return 0;
+    double start = seconds();
+    dllm_parallel(threads, items, compute, (void *)limit);
+    return (double)(items * PEAK_ROUNDS * limit->operations) / (seconds() - start);
+}
+
+enum { READ_PIECE = 1 << 20 };
+
+typedef struct {
+    void (*read)(const void *from, int64_t bytes);
+    const char *buffer;
+} read_job;
+
+static void read_piece(void *arg, int64_t item, int worker) {
+    const read_job *job = arg;
+    (void)worker;
+    job->read(job->buffer + item * READ_PIECE, READ_PIECE);
+}
+
+static void read_words(const void *from, int64_t bytes) {
+    const uint64_t *at = from;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < bytes / 8; i++)
+        sum ^= at[i];
+    __asm__ volatile("" ::"r"(sum));
+}
+
+double dllm_peak_read(int row, int threads, const void *buffer, int64_t bytes) {
+    const dllm_limits *limits = limits_of(row);
+    read_job job = {limits ? limits->read : read_words, buffer};
+    int64_t pieces = bytes / READ_PIECE;
+    double start = seconds();
+    if (pieces < 1)
+        return 0;
+    dllm_parallel(threads, pieces, read_piece, &job);
+    return (double)(pieces * READ_PIECE) / (seconds() - start);
+}
