@@ -118,7 +118,8 @@ class DecodeOptions:
     def build(cls, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> DecodeOptions:
         """`given` over the model's `defaults` over the built-in ones; None counts as not given.
 
-        A model's default for `steps` belongs to its default canvas: it is dropped when another length is given.
+        A model's default for `steps` belongs to its default canvas: it is dropped when another length is given. So are
+        defaults for `top_p` and `top_k` at temperature 0, where they mean nothing (but in Dream's sampler).
         A threshold, factor or gamma without `commit` implies the rule that it belongs to.
         """
         known = {f.name for f in dataclasses.fields(cls)}
@@ -137,7 +138,10 @@ class DecodeOptions:
         for key in ("stop", "suppress_ids"):
             if isinstance(chosen.get(key), list):
                 chosen[key] = tuple(chosen[key])
-        return cls(**{**base, **chosen})
+        both = {**base, **chosen}
+        if not both.get("temperature") and both.get("schedule") != "timesteps":
+            both = {k: v for k, v in both.items() if k in chosen or k not in ("top_p", "top_k")}
+        return cls(**both)
 
 
 def flag(key: str) -> str:
@@ -209,6 +213,16 @@ def _refuse_nonsense(o: DecodeOptions) -> None:
             o.dream and o.commit not in ("quota", "threshold"),
             f"--schedule timesteps does not go with --commit {o.commit}",
             "use --commit quota or threshold, or another schedule",
+        ),
+        (
+            o.schedule == "cosine" and o.commit != "quota",
+            f"--schedule cosine says how many tokens a pass commits, and so does --commit {o.commit}",
+            "use --commit quota, or another schedule",
+        ),
+        (
+            o.commit in ("entropy-bound", "entropy-exit") and o.remasking not in ("low_confidence", "entropy"),
+            f"--commit {o.commit} looks at entropies alone, --remasking {o.remasking} changes nothing",
+            "use --remasking entropy",
         ),
         (
             o.alg_temp > 0 and o.commit != "quota",

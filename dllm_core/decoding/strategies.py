@@ -18,22 +18,25 @@ class Strategy:
     summary: str
 
 
+# In blocks and by probability, whatever the model's own sampler does.
+SURE = {"schedule": "linear", "remasking": "low_confidence", "commit": "threshold", "threshold": 0.9, "eos": "stop"}
+
 STRATEGIES = {
     "reference": Strategy({"eos": "keep"}, "the model's own sampler: fixed steps, every row, the whole canvas"),
     "fast": Strategy(
-        {"commit": "threshold", "threshold": 0.9, "cache": "none", "eos": "stop"},
+        {**SURE, "cache": "none"},
         "commit everything surer than 0.9, stop at the end of the answer",
     ),
     "fast-dual": Strategy(
-        {"commit": "threshold", "threshold": 0.9, "cache": "dual", "eos": "stop"},
+        {**SURE, "cache": "dual"},
         "the same with Fast-dLLM's dual cache: later passes of a block run the block alone",
     ),
     "fast-prefix": Strategy(
-        {"commit": "threshold", "threshold": 0.9, "cache": "prefix", "eos": "stop"},
+        {**SURE, "cache": "prefix"},
         "the same with Fast-dLLM's prefix cache",
     ),
     "careful": Strategy(
-        {"commit": "threshold", "threshold": 0.7, "revoke": "confidence", "revoke_below": 0.5, "eos": "stop"},
+        {**SURE, "threshold": 0.7, "revoke": "confidence", "revoke_below": 0.5},
         "commit wide, then take back what the richer context doubts",
     ),
 }
