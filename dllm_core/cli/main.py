@@ -29,6 +29,8 @@ VERBS = {
     "convert": "convert",
     "backends": "backends",
     "check": "check",
+    "bench": "bench",
+    "profile": "profile",
     "sweep": "sweep",
     "plugins": "plugins",
     "completion": "completion",
