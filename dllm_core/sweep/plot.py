@@ -86,7 +86,12 @@ def _panel(axes: Any, sweep: Sweep, title: str, cost: analysis.Cost) -> None:
         groups.setdefault(point.group, []).append(point)
     front = analysis.pareto(sweep.points, cost)
     axes.step(
-        [cost(p) for p in front], [100 * p.accuracy for p in front], where="post", color="0.8", lw=5, label="Pareto front"
+        [cost(p) for p in front],
+        [100 * p.accuracy for p in front],
+        where="post",
+        color="0.8",
+        lw=5,
+        label="Pareto front",
     )
     for (group, points), marker in zip(groups.items(), itertools.cycle(MARKERS)):
         points = sorted(points, key=cost)
@@ -119,11 +124,13 @@ def _label(axes: Any, points: Sequence[Point], cost: analysis.Cost) -> None:
     radii = [scale * (7 if p.group == STRATEGIES_GROUP else 4) for p in points]
     taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(spots, radii, strict=True)]
     frame = axes.get_window_extent(renderer)
+    colors = {line.get_label(): line.get_color() for line in axes.lines}
     for point, (x, y) in zip(points, spots, strict=True):
         star = point.group == STRATEGIES_GROUP
         text = axes.annotate(
             point.name, (cost(point), 100 * point.accuracy), (0, 0), textcoords="offset points",
             fontsize=8 if star else 6.5, fontweight="bold" if star else "normal", va="center",
+            color=colors[point.group],
             arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5, "shrinkA": 0, "shrinkB": 3},
         )  # fmt: skip
         size = text.get_window_extent(renderer)
