@@ -58,7 +58,7 @@ class Track:
     shares: list[int] = field(default_factory=list)  # steps of every block
     finished: str | None = None
     step: int = 0  # passes it took part in
-    owed: int = 0  # tokens taken back, committed on top of the next quota
+    owed: int = 0  # tokens that come on top of the next quota
     taken: I64 = field(default_factory=lambda: NOTHING)  # positions taken back in this step
     # the present block
     start: int = 0
@@ -108,8 +108,9 @@ class Decoder:
         self.policy: CachePolicy = make_policy(options.cache, options.refresh)
         shifted = int(model.predictor(np.array([1], np.int64))[0]) != 1
         self.first_alone = shifted and self.policy.blockwise  # see _candidates
-        # whether a block takes at most its steps
-        self.bounded = options.carries or (options.commit == "quota" if options.dream else self.policy.bounded)
+        # whether a block takes at most its steps; what it leaves must have another chance in the next block
+        by_policy = self.policy.bounded and not shifted
+        self.bounded = options.carries or (options.commit == "quota" if options.dream else by_policy)
         self.ends = tuple(t for t in (model.facts.eos_id, model.facts.eot_id) if t is not None)
         longest = canvas.longest
         self.blocks = schedule.block_bounds(longest, max(longest, 1) if options.one_block else options.block_length)
@@ -222,7 +223,7 @@ class Decoder:
         sure = confidence_of(p, self.options.remasking)
         if self.options.remasking == "random":
             sure = self.noise.confidences(t.index, t.step, candidates)
-        chosen = self._choose(t, candidates, p, sure) if len(sure) else NOTHING
+        chosen = self._choose(t, candidates, p, sure)
         position, token = candidates[chosen], p.token[chosen]
         # nothing forbids token == mask id: such a position was counted and stays masked, as in the authors' code
         self._tokens(t)[position] = token
@@ -234,7 +235,10 @@ class Decoder:
         """Indices of the candidates to commit."""
         o, i = self.options, t.passes
         if self.first_alone and i == 0:
+            t.owed = max(t.quotas[0] - len(sure), 0)
             return np.arange(len(sure), dtype=np.int64)
+        if not len(sure):
+            return NOTHING
         if t.carry is not None:
             return t.carry.choose(sure, i)
         if o.commit == "threshold":
@@ -252,6 +256,7 @@ class Decoder:
             k = schedule.timestep_count(len(sure), i, t.steps, o.eps)
         else:
             k = (t.quotas[i] if i < len(t.quotas) else 1) + t.owed
+            t.owed = 0
         if o.alg_temp > 0:
             return commit.drawn(sure, k, o.alg_temp, self.noise.confidences(t.index, t.step, candidates))
         return commit.quota(sure, k)
@@ -260,7 +265,6 @@ class Decoder:
 
     def _remask(self, t: Track) -> None:
         """ReMDM: before the pass, committed tokens of the block become masks again by chance."""
-        t.owed = 0
         if 0 < t.passes < t.steps - 1:
             o, held = self.options, self._committed(t)
             chance = self.noise.revokes(t.index, t.step, held)

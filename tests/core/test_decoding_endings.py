@@ -184,6 +184,25 @@ def test_dream_steps_that_commit_nothing_do_not_end_a_block():
     assert steps[-1].canvas[0].tolist() == [A, A, B, C]
 
 
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize(("steps", "sizes"), [(2, [1, 3]), (1, [1, 3]), (3, [1, 2, 1]), (None, [1, 1, 1, 1])])
+def test_a_shifted_model_fills_its_blocks_whatever_the_first_pass_may_decide(cache, steps, sizes):
+    """A block cache's full pass decides on one token; the rest of its quota is owed to the next pass."""
+    found = run(Scripted(table(0, A, B, C, D), shifted=True), max_tokens=4, steps=steps, cache=cache)
+    assert [len(step.token) for step in found] == sizes
+    assert found[-1].canvas[0].tolist() == [A, A, B, C, D]
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_shifted_block_that_begins_with_frozen_text(cache):
+    canvas = Canvas.template([[A, MASK, MASK, D, MASK, MASK]], MASK)
+    options = DecodeOptions(max_tokens=5, block_length=2, cache=cache)
+    model = Scripted(table(0, A, B, 0, C, D), shifted=True)
+    steps = list(decode_canvas(model, canvas, options))
+    assert [step.position.tolist() for step in steps] == [[1], [2], [], [4], [5]]
+    assert steps[-1].canvas[0].tolist() == [A, A, B, D, C, D]
+
+
 @pytest.mark.parametrize("cache", ["none", "prefix", "interstep"])
 def test_a_model_that_insists_on_the_mask_is_left_after_two_passes(cache):
     steps = run(Scripted(table(0, A, MASK, B)), max_tokens=3, commit="threshold", threshold=0.9, cache=cache)
