@@ -24,7 +24,10 @@ def resolve(reference: str, registry: Registry) -> Path:
         if "\0" not in path and os.path.lexists(path):
             return Path(path)
     if reference.startswith("random:"):
-        raise UnsupportedError(f"{quote(reference)}: models with random weights are not part of the program yet")
+        raise UnsupportedError(
+            f"{quote(reference)} has random weights: there is nothing to read in its answers",
+            f"measure it: dllm bench step --model {reference}",
+        )
     if "/" in reference or "\\" in reference:
         raise NotFoundError(
             f"{quote(reference)} is no existing folder",

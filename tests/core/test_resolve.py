@@ -48,7 +48,7 @@ def test_existing_paths(registry, tmp_path, monkeypatch):
         ("hf://org/repo@main", NotFoundError, ["hf://org/repo@main", "hub"]),
         ("../no/such/folder", NotFoundError, ["no existing folder"]),
         ("~nobody-of-this-name/x", NotFoundError, ["no existing folder"]),
-        ("random:llada-8b", UnsupportedError, ["random:llada-8b", "yet"]),
+        ("random:llada-8b", UnsupportedError, ["random:llada-8b", "random weights"]),
         ("", UsageError, ["empty", "tiny"]),
         ("  ", UsageError, ["empty"]),
         ("a\0b", NotFoundError, [r"'a\x00b'"]),

@@ -1,0 +1,93 @@
+"""What this machine can do at most: operations of the instructions that kernels are made of, and reading memory.
+
+Measured by the native module (dllm_cffi), on the pool that runs its kernels, interleaved with the work: machines
+are shared, and only ratios within one run can be compared.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..packing import aligned
+
+KINDS = ("int8", "bf16", "f32")
+PIECES = 32  # of some tens of microseconds each, a thread
+BUFFER = 128 << 20
+L3_IF_UNKNOWN = 32 << 20
+
+
+class Limits:
+    """Samples of the limits on `threads` threads, for the instruction set `isa` if it has kernels, else the best one.
+
+    Rates are medians over all samples; None where the native module or the instruction is missing.
+    """
+
+    def __init__(self, threads: int, isa: str | None = None) -> None:
+        self.threads = threads
+        self.rates: dict[str, list[float]] = {}
+        self.instructions: dict[str, str] = {}
+        self.native: Any = None
+        try:
+            native, table = import_module("dllm_cffi._native"), import_module("dllm_cffi.rows")
+        except ImportError:
+            return
+        self.native = native
+        rows = table.supported_rows()
+        self.isa = isa if isa in rows else rows[0]
+        self.row = table.all_rows().index(self.isa)
+        for kind in KINDS:
+            name = native.lib.dllm_peak_instruction(self.row, KINDS.index(kind))
+            if name != native.ffi.NULL:
+                self.instructions[kind] = native.ffi.string(name).decode()
+        self.buffer = aligned((max(BUFFER, 4 * l3_bytes()),), np.uint8)
+        self.buffer.fill(1)  # untouched pages are all the same one
+
+    def sample(self, *kinds: str) -> None:
+        """Measure reading, and these kinds of operation, once each."""
+        if self.native is None:
+            return
+        lib, ffi = self.native.lib, self.native.ffi
+        for kind in kinds:
+            if kind in self.instructions:
+                rate = lib.dllm_peak(self.row, self.threads, KINDS.index(kind), PIECES * self.threads)
+                self.rates.setdefault(kind, []).append(rate)
+        at = ffi.cast("void *", self.buffer.ctypes.data)
+        self.rates.setdefault("read", []).append(lib.dllm_peak_read(self.row, self.threads, at, self.buffer.nbytes))
+
+    def peak(self, kind: str) -> float | None:
+        """Operations a second; a multiply and an add are one each."""
+        return float(np.median(self.rates[kind])) if self.rates.get(kind) else None
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes a second read from memory."""
+        return self.peak("read")
+
+    def to_dict(self) -> dict[str, Any]:
+        """isa, threads, GOP/s and instruction per kind, read_gbs."""
+        if self.native is None:
+            return {"isa": None, "threads": self.threads}
+        found: dict[str, Any] = {"isa": self.isa, "threads": self.threads}
+        for kind, name in self.instructions.items():
+            rate = self.peak(kind)
+            if rate is not None:
+                found |= {f"{kind}_gops": rate / 1e9, f"{kind}_instruction": name}
+        return {**found, "read_gbs": (self.bandwidth or 0) / 1e9}
+
+
+def kind_of(scheme: str) -> str:
+    """The kind of operation that a scheme's linear layers are made of."""
+    return "f32" if scheme == "f32" else "bf16" if "bf16" in scheme else "int8"
+
+
+def l3_bytes() -> int:
+    """The last-level cache of CPU 0."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
+        return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]]
+    except (OSError, ValueError, KeyError):
+        return L3_IF_UNKNOWN
