@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from dllm_core import hookimpl, plugins
 from dllm_core.cli.main import main
 from dllm_core.testing.random_model import save_random_checkpoint
 
@@ -79,6 +82,22 @@ def spawn() -> Callable[..., Result]:
         return Result(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`install(name, dllm_register_backends=function, ...)`: one more plugin, beside those that are installed."""
+    points = list(plugins.entry_points(group="dllm"))
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
+
+    def add(name: str, **hooks: Callable[..., None]) -> None:
+        module = types.ModuleType(f"plugin_{name}")
+        for hook, function in hooks.items():
+            setattr(module, hook, hookimpl(function, specname=hook))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        points.append(EntryPoint(name, module.__name__, "dllm"))
+
+    return add
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,26 @@ print("MODULES", code, *sorted(sys.modules))
         [],
         *(
             [verb, "--help"]
-            for verb in ("run", "check", "backends", "inspect", "tokenize", "logits", "plugins", "train")
+            for verb in (
+                "run",
+                "fill",
+                "score",
+                "trace",
+                "strategies",
+                "check",
+                "backends",
+                "inspect",
+                "tokenize",
+                "logits",
+            )
         ),
+        *([verb, "--help"] for verb in ("plugins", "train")),
         ["completion", "zsh"],
         ["run"],
         ["run", "--steps", "0", "x"],
         ["run", "--stesp"],
+        ["run", "--strategy", "fst", "x"],
+        ["score", "x"],
         ["frob"],
     ],
     ids=" ".join,

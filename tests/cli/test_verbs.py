@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import types
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
@@ -17,7 +14,7 @@ from dllm_numpy.backend import NumpyBackend
 from safetensors.numpy import load_file
 
 import dllm_core
-from dllm_core import hookimpl, load, plugins
+from dllm_core import load
 from dllm_core.errors import BackendUnavailable
 from dllm_core.quant import SCHEMES
 from dllm_core.testing.check import CheckRow
@@ -25,22 +22,6 @@ from dllm_core.testing.check import CheckRow
 from .conftest import CHARACTERS, Result
 
 Dllm = Callable[..., Result]
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`install(name, dllm_register_backends=function, ...)`: one more plugin, beside those that are installed."""
-    points = list(plugins.entry_points(group="dllm"))
-    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
-
-    def add(name: str, **hooks: Callable[..., None]) -> None:
-        module = types.ModuleType(f"plugin_{name}")
-        for hook, function in hooks.items():
-            setattr(module, hook, hookimpl(function, specname=hook))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        points.append(EntryPoint(name, module.__name__, "dllm"))
-
-    return add
 
 
 # ---- backends ----
@@ -247,7 +228,7 @@ def test_logits_of_text(dllm: Dllm, spoken: Path, tmp_path: Path) -> None:
     assert np.load(out).shape[0] == len("[user]hi") + 1 + len("[assistant]")
 
 
-@pytest.mark.parametrize(("rows", "code", "words"), [("4", 2, "row 4"), ("-1", 2, "row -1"), ("x", 2, "'x'")])
+@pytest.mark.parametrize(("rows", "code", "words"), [("4", 3, "row 4"), ("-1", 3, "row -1"), ("x", 2, "'x'")])
 def test_logits_rows_that_do_not_exist(
     dllm: Dllm, folder: Path, tmp_path: Path, rows: str, code: int, words: str
 ) -> None:
@@ -336,7 +317,21 @@ def test_version(dllm: Dllm) -> None:
 
 def test_help_without_arguments(dllm: Dllm) -> None:
     assert dllm() == dllm("--help")
-    verbs = ["run", "tokenize", "logits", "inspect", "backends", "check", "plugins", "completion", "train"]
+    verbs = [
+        "run",
+        "fill",
+        "score",
+        "trace",
+        "strategies",
+        "tokenize",
+        "logits",
+        "inspect",
+        "backends",
+        "check",
+        "plugins",
+        "completion",
+        "train",
+    ]
     assert all(f"\n  {verb} " in dllm().out for verb in verbs)
     assert dllm("run", "-h").out.startswith("Usage: dllm run")
 
@@ -356,9 +351,11 @@ def test_completion_scripts(dllm: Dllm, shell: str) -> None:
         ("dllm run --backend num", {"numpy", "numba-int8"}),
         ("dllm run --model ti", {"tiny"}),
         ("dllm run --remasking lo", {"low_confidence"}),
+        ("dllm run --strategy fast-", {"fast-dual", "fast-prefix"}),
+        ("dllm fill --commit entropy", {"entropy-bound", "entropy-exit"}),
         ("dllm run --block", {"--block-length"}),
         ("dllm run --scheme qd8", {"qd8-f32-qc8w", "qd8-f32-qb8w"}),
-        ("dllm tr", {"train"}),
+        ("dllm trai", {"train"}),
     ],
 )
 def test_completion(spawn: Dllm, line: str, expected: set[str]) -> None:
