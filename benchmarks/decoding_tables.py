@@ -40,6 +40,8 @@ REFUSED: tuple[dict[str, Any], ...] = (
     {"remasking": "origin"},
     {"schedule": "timesteps", "remasking": "origin", "cache": "dual"},
     {"schedule": "timesteps", "commit": "factor"},
+    {"schedule": "cosine", "commit": "threshold"},
+    {"commit": "entropy-bound", "remasking": "random"},
     {"alg_temp": 0.5},
     {"schedule": "timesteps", "alg_temp": 0.5, "commit": "threshold"},
     {"top_p": 0.9},

@@ -24,16 +24,14 @@ class Canvas:
     def start(cls, prompts: Sequence[Sequence[int]], length: int, mask_id: int) -> Canvas:
         """Every prompt followed by `length` masks."""
         parts = [np.concatenate([np.asarray(p, np.int64), np.full(length, mask_id, np.int64)]) for p in prompts]
-        offsets = np.cumsum([0, *(len(p) for p in parts)]).astype(np.int64)
-        return cls(np.concatenate(parts), offsets, [len(p) for p in prompts], mask_id)
+        return cls(*_end_to_end(parts), [len(p) for p in prompts], mask_id)
 
     @classmethod
     def template(cls, templates: Sequence[Sequence[int]], mask_id: int) -> Canvas:
         """Canvases that hold their masks already; the part before the first mask counts as the prompt."""
         parts = [np.asarray(t, np.int64) for t in templates]
-        offsets = np.cumsum([0, *(len(p) for p in parts)]).astype(np.int64)
         first = [int(np.argmax(p == mask_id)) if (p == mask_id).any() else len(p) for p in parts]
-        return cls(np.concatenate(parts), offsets, first, mask_id)
+        return cls(*_end_to_end(parts), first, mask_id)
 
     def __len__(self) -> int:
         return len(self.prompt_lengths)
@@ -41,7 +39,8 @@ class Canvas:
     @property
     def longest(self) -> int:
         """The largest number of positions after a prompt."""
-        return max(int(n) - p for n, p in zip(np.diff(self.offsets), self.prompt_lengths, strict=True))
+        lengths = np.diff(self.offsets).tolist()
+        return max((n - p for n, p in zip(lengths, self.prompt_lengths, strict=True)), default=0)
 
     def sequence(self, s: int) -> I64:
         """The ids of sequence s (a view)."""
@@ -58,6 +57,12 @@ class Canvas:
     def rows(self) -> Rows:
         """The pass that runs every position."""
         return full_rows(self.offsets)
+
+
+def _end_to_end(parts: list[I64]) -> tuple[I64, I64]:
+    """(ids, offsets) of sequences laid end to end; there may be none."""
+    offsets = np.cumsum([0, *(len(p) for p in parts)]).astype(np.int64)
+    return np.concatenate([np.empty(0, np.int64), *parts]), offsets
 
 
 def full_rows(offsets: I64) -> Rows:

@@ -14,7 +14,7 @@ from ..backend import F32, F64, I64
 
 
 class Noise(Protocol):
-    """Where the decoder gets its random numbers."""
+    """Where the decoder gets its random numbers. `step` counts the passes that the sequence took part in."""
 
     def uniforms(self, sequence: int, step: int, positions: I64, vocab: int) -> F64:
         """U[0, 1) for the Gumbel step: float64 [len(positions), vocab]."""
