@@ -89,7 +89,7 @@ def stream(encoder: Encoder, seed: int, shares: dict[str, float]) -> Iterator[Ba
         question, reply = tasks.sample(name, r)
         prompt, answer = encoder.prompt(question), encoder.answer(reply)
         fits = [n for n in BUCKETS if n >= len(prompt) + len(answer) + 1]
-        length = r.choices(fits, [1 / n for n in fits])[0]
+        length = r.choices(fits, [n**-3 for n in fits])[0]  # mostly the shortest: a tail is soon learned
         queues[length].append((names.index(name), prompt, answer))
         if len(queues[length]) == BUCKETS[length]:
             yield _assemble(encoder, r, length, queues.pop(length))

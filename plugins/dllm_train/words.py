@@ -122,7 +122,7 @@ COLOURS = ["red", "black", "white", "brown", "grey", "golden", "small", "old", "
 PLACES = ["river", "wood", "park", "lake", "harbour", "bridge", "hill", "castle"]
 
 # Words for the spelling tasks. They are not vocabulary entries, so the tokenizer spells them.
-SPELLING = """
+_SPELLING = """
 apple beach bird bottle bread bucket butter button candle carpet chair cheese circle cloud coffee
 copper corner cotton cousin desert dinner dragon engine feather finger flower forest friend frost
 garden giant glass grape hammer helmet honey island jacket jungle kettle kitten ladder lemon letter
@@ -131,7 +131,8 @@ puzzle rocket saddle sailor salmon school shadow silver spider spring squash sto
 table temple ticket tiger timber tomato tower travel tunnel turtle valley velvet violin walnut
 water whale window winter wizard yellow zebra anchor basket camel donut eagle falcon goose hotel
 igloo jewel koala lamp maple night otter piano queen robin sugar train uncle voice wagon arrow
-""".split()
+"""
+SPELLING = _SPELLING.split()
 
 # name -> body; {0} and {1} are the argument names
 FUNCTIONS = {
