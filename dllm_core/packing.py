@@ -78,6 +78,7 @@ class Layout:
         """Row-major copies: codes int8 [n, k] and scales [n, G], or weights [n, k]; bias [n] if there is one."""
         steps, depth = self._steps(k)
         found: dict[str, Array] = {}
+        panels: Array
         for name, array in arrays.items():
             if name == "bias":
                 found[name] = array.reshape(-1)[:n].copy()

@@ -25,8 +25,13 @@ def commands() -> str:
     """A list of the verbs, then a section for each."""
     with click.Context(cli, info_name="dllm") as ctx:
         verbs = {name: cli.get_command(ctx, name) for name in cli.list_commands(ctx)}
-        ours = {name: verb for name, verb in verbs.items() if verb is not None and _ours(verb)}
-        index = "\n".join(f"- [`dllm {name}`](#dllm-{name}): {verb.short_help}" for name, verb in ours.items())
+        ours = {}
+        for name, verb in verbs.items():
+            if verb is not None and _ours(verb):
+                ours[name] = verb
+                inner = verb.list_commands(ctx) if isinstance(verb, click.Group) else []
+                ours |= {f"{name} {sub}": verb.get_command(ctx, sub) for sub in inner}
+        index = "\n".join(f"- [`dllm {n}`](#dllm-{n.replace(' ', '-')}): {verb.short_help}" for n, verb in ours.items())
         return "\n\n".join([index, *(section(name, verb, ctx) for name, verb in ours.items())]) + "\n"
 
 
