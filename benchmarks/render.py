@@ -63,8 +63,9 @@ def typed_figures(text: str) -> list[str]:
 def main() -> int:
     sys.path.insert(0, str(ROOT))
     from benchmarks.decoding_tables import TABLES as DECODING
+    from benchmarks.performance_tables import TABLES as PERFORMANCE
 
-    tables = {"tiny_accuracy": tiny_accuracy, **DECODING}
+    tables = {"tiny_accuracy": tiny_accuracy, **DECODING, **PERFORMANCE}
     check = "--check" in sys.argv[1:]
     stale, typed = [], []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
