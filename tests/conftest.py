@@ -60,7 +60,7 @@ def golden_cases(*kinds: str, array: str = "") -> list[GoldenCase]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "golden(*kinds, array=''): run for every golden case of these kinds (with this array), on every float32 backend",
+        "golden(*kinds, array=''): one run per golden case of these kinds (with this array) and float32 backend",
     )
 
 

@@ -60,7 +60,12 @@ class Watch:
             if self.writer is not None:
                 self.writer.begin(engine, options, canvas)
                 watchers.append(self.writer.step)
-            yield lambda step: [watcher(step) for watcher in watchers] and None
+
+            def show(step: Step) -> None:
+                for watcher in watchers:
+                    watcher(step)
+
+            yield show
 
 
 def watch_options(function: Callable[..., Any]) -> Any:
