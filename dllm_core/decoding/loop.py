@@ -114,13 +114,8 @@ class Decoder:
         self.ends = tuple(t for t in (model.facts.eos_id, model.facts.eot_id) if t is not None)
         longest = canvas.longest
         self.blocks = schedule.block_bounds(longest, max(longest, 1) if options.one_block else options.block_length)
-        self.tracks = [
-            Track(s, prompt, length, length, np.zeros(length, np.int64))
-            for s, (prompt, length) in enumerate(
-                zip(canvas.prompt_lengths, np.diff(canvas.offsets).tolist(), strict=True)
-            )
-        ]
-
+        lengths = zip(canvas.prompt_lengths, np.diff(canvas.offsets).tolist(), strict=True)
+        self.tracks = [Track(s, p, n, end=n, times=np.zeros(n, np.int64)) for s, (p, n) in enumerate(lengths)]
         for t in self.tracks:
             t.shares = self._shares(t)
 

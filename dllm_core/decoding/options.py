@@ -231,6 +231,11 @@ def _refuse_nonsense(o: DecodeOptions) -> None:
         ),
         (o.alg_temp > 0 and not o.dream, "--alg-temp is a rule of Dream's sampler", "add --schedule timesteps"),
         (
+            o.alg_temp > 0 and o.remasking in ("origin", "random"),
+            f"--alg-temp draws by confidence, --remasking {o.remasking} is chance already",
+            "use --remasking entropy, maskgit_plus or topk_margin",
+        ),
+        (
             (o.top_p < 1 or o.top_k > 0) and o.temperature == 0 and not o.dream,
             "--top-p and --top-k change nothing at --temperature 0",
             "raise --temperature",

@@ -303,6 +303,7 @@ def test_a_number_implies_its_rule(given_options, rule):
         {"schedule": "cosine", "commit": "threshold"},
         {"alg_temp": 0.5},
         {"alg_temp": 0.5, "schedule": "timesteps", "commit": "threshold"},
+        {"alg_temp": 0.5, "schedule": "timesteps", "remasking": "origin"},
         {"top_p": 0.9},
         {"top_k": 5},
         {"revoke": "confidence", "cache": "dual"},

@@ -143,6 +143,19 @@ def test_guidance_is_off_at_one_and_counts_as_dream_does(golden_model, case, bac
 
 
 @pytest.mark.golden("dream_nll")
+def test_copies_without_a_mask_lose_nothing(golden_model, case, backend_name):
+    class Nothing:
+        def offset(self, iteration):
+            return 0.0
+
+        def uniforms(self, iteration, rows, length):
+            return np.full((rows, length), 0.999, np.float32)
+
+    model = golden_model(case, backend_name)
+    assert dream_likelihood.log_likelihood(model, [1], [2, 3], samples=2, batch=2, draws=Nothing()).losses == [0.0]
+
+
+@pytest.mark.golden("dream_nll")
 def test_bad_settings(golden_model, case, backend_name):
     model = golden_model(case, backend_name)
     for settings, named in (({"samples": 3, "batch": 4}, "samples=3"), ({"batch": 0}, "batch=0")):
