@@ -14,7 +14,9 @@ import pytest
 from ..backend import Backend
 from ..decoding.loop import decode
 from ..decoding.options import DecodeOptions
+from ..packing import Layout, Packed, aligned, packs
 from ..plugins import load_registry
+from ..tensors import from_array
 from .case import Case, compare
 from .cases import CASES
 from .check import isa_variants
@@ -92,6 +94,29 @@ class BackendConformance:
                 slack = (1e-5 if scheme == "f32" else 2e-2) * np.abs(whole).max()
                 np.testing.assert_allclose(kept, whole[keep], rtol=0, atol=slack)
                 assert len(_hidden(model, ids, np.array([], np.int64))) == 0
+
+    def test_packed_arrays_make_the_same_weight(self, variants: list[Backend]) -> None:
+        """What goes into a packed model file: the arrays are what the layout says, and are used where they lie."""
+        rng = np.random.default_rng(0)
+        x, w = rng.standard_normal((5, 301), np.float32), rng.standard_normal((70, 301), np.float32)
+        parts = [from_array(w[:50]), from_array(w[50:])]
+        for backend in variants:
+            for scheme in backend.schemes if packs(backend) else ():  # a backend may do without packed models
+                handle = backend.prepare_linear(parts, scheme)
+                layout = backend.layout(scheme)
+                assert Layout.parse(str(layout)) == layout
+                arrays = {}
+                for name, (dtype, shape) in layout.arrays(70, 301, False).items():
+                    arrays[name] = aligned(shape, dtype)
+                    arrays[name][...] = backend.pack(handle)[name].reshape(-1).view(dtype).reshape(shape)
+                    arrays[name].flags.writeable = False
+                again = backend.unpack_file(arrays, Packed(layout, 70, 301))
+                np.testing.assert_array_equal(backend.linear(x, again), backend.linear(x, handle))
+                values = layout.read(arrays, 70, 301)
+                codes, scales = backend.unpack_linear(handle)
+                np.testing.assert_array_equal(values["weights" if scales is None else "codes"], codes)
+                if scales is not None:
+                    np.testing.assert_array_equal(values["scales"], scales)
 
     def test_decodes_the_reference_tokens(self, variants: list[Backend]) -> None:
         """Every canvas of a tiny random model in float32, token for token; two prompts of unequal length."""
