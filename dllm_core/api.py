@@ -29,7 +29,7 @@ from .models.base import Model
 from .plugins import Registry, load_registry
 from .resolve import resolve
 from .results import Generation, Greedy, Totals
-from .template import Template, from_text
+from .template import Template, from_ids, from_text
 from .tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -145,7 +145,8 @@ class Engine:
         """Fill the masks of a template: ids with mask tokens inside, or text with [MASK] and [MASK:n].
 
         What is no mask stays as it is. The result's `text` is the whole filled template, its literal text exactly as
-        given; end tokens that were written into masks have no text. Keyword arguments as `fill_options`.
+        given; end tokens that were written into masks have no text. Keyword arguments as `fill_options`; a template
+        that answers a prompt is made by `template`.
         """
         template = self.template(template)
         options = self.fill_options(template, **given)
@@ -179,15 +180,19 @@ class Engine:
             fixed["block_length"] = length
         return self.options(strategy, **{**given, **fixed})
 
-    def template(self, template: Prompt | Template) -> Template:
-        """A template as ids; [MASK:n] in a text stands for n mask tokens, [MASK] for one."""
+    def template(
+        self, template: Prompt | Template, prompt: Prompt | None = None, chat: bool = True, system: str | None = None
+    ) -> Template:
+        """A template as ids; [MASK:n] in a text stands for n mask tokens, [MASK] for one.
+
+        With a `prompt`, encoded as for `generate`, the template is the beginning of its answer.
+        """
         if not isinstance(template, Template):
-            mask, room = self.model.facts.mask_id, self.model.facts.max_length
+            before = None if prompt is None else self.encode(prompt, chat, system)
             if isinstance(template, str):
-                template = from_text(template, self._text_needs_tokenizer(), room)
+                template = from_text(template, self._text_needs_tokenizer(), self.model.facts.max_length, before)
             else:
-                ids = self._checked([int(i) for i in template])
-                template = Template(ids, ids.count(mask))
+                template = from_ids(self._checked([int(i) for i in template]), self.model.facts.mask_id, before)
         if not template.masks:
             raise UsageError("the template has no mask", "write [MASK] or [MASK:n] where text is to be filled in")
         self.check_fits(len(template.ids), 0)

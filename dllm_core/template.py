@@ -35,14 +35,15 @@ class Template:
         return found
 
 
-def from_text(text: str, tokenizer: Tokenizer, room: int) -> Template:
-    """The template of a text; `room` is the most tokens that the model has place for.
+def from_text(text: str, tokenizer: Tokenizer, room: int, prompt: Sequence[int] | None = None) -> Template:
+    """The template of a text, after the ids of a prompt if there is one, whose text is no part of it; `room` is the
+    most tokens that the model has place for.
 
     Every literal text is tokenized by itself, so that no token reaches over the edge of a mask.
     """
     mask = tokenizer.mask_id
-    start = tokenizer.encode("")  # the bos token, where the tokenizer adds one
-    ids, parts = list(start), list[tuple[str | None, int]]([("", len(start))])
+    ids = list(tokenizer.encode("") if prompt is None else prompt)  # the bos token, where the tokenizer adds one
+    parts: list[tuple[str | None, int]] = [("", len(ids))]
     for piece in split(text, tokenizer.token_text(mask), room):
         found = tokenizer.encode(piece, bos=False) if isinstance(piece, str) else [mask] * piece
         ids += found
@@ -52,6 +53,13 @@ def from_text(text: str, tokenizer: Tokenizer, room: int) -> Template:
                 f"the template has more tokens than the model's limit of {room}", "shorten it or ask for fewer masks"
             )
     return Template(ids, ids.count(mask), parts)
+
+
+def from_ids(ids: Sequence[int], mask: int, prompt: Sequence[int] | None = None) -> Template:
+    """The template of ids with mask ids inside, after those of a prompt."""
+    whole = [*(prompt or []), *ids]
+    parts = None if prompt is None else list[tuple[str | None, int]]([("", len(prompt)), (None, len(ids))])
+    return Template(whole, whole.count(mask), parts)
 
 
 def split(text: str, mask: str, room: int) -> Iterator[str | int]:

@@ -64,7 +64,7 @@ def command(
     source = read_prompt(prompt, prompt_ids, not no_stdin, EXAMPLE)
     with watch.opened():
         engine = load_with_progress(model, backend, scheme, threads)
-        ids = encode(engine, source, not no_chat, system)
+        ids = engine.encode(source, settle_chat(engine, source, not no_chat, system), system)
         options = engine.options(**decoding)
         engine.check_fits(len(ids), options.max_tokens)
         canvas = [*ids, *[engine.model.facts.mask_id] * options.max_tokens]
@@ -88,21 +88,15 @@ def load_with_progress(model: str, backend: str | None, scheme: str | None, thre
     from .progress import Progress
 
     with Progress("loading", sys.stderr) as bar:
-        return load(
-            model, backend=backend, scheme=scheme, threads=threads, progress=bar.update, warn=settings().warn
-        )
+        return load(model, backend=backend, scheme=scheme, threads=threads, progress=bar.update, warn=settings().warn)
 
 
-def encode(engine: Engine, source: str | list[int], chat: bool, system: str | None) -> list[int]:
-    """The prompt's ids."""
-    if system is not None and engine.tokenizer is not None and engine.tokenizer.chat_template is None:
-        raise UsageError(f"--system needs a chat template, model {engine.name} has none")
-    return engine.encode(source, settle_chat(engine, source, chat), system)
-
-
-def settle_chat(engine: Engine, source: str | list[int], chat: bool) -> bool:
+def settle_chat(engine: Engine, source: str | list[int], chat: bool, system: str | None = None) -> bool:
     """Whether the chat template is used: a model without one takes the text as it is, with one warning."""
-    if isinstance(source, str) and chat and engine.tokenizer is not None and engine.tokenizer.chat_template is None:
+    tokenizer = engine.tokenizer
+    if isinstance(source, str) and chat and tokenizer is not None and tokenizer.chat_template is None:
+        if system is not None:
+            raise UsageError(f"--system needs a chat template, model {engine.name} has none")
         settings().warn(f"model {engine.name} has no chat template: the text is continued as it is (--no-chat)")
         return False
     return chat

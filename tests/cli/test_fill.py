@@ -50,6 +50,24 @@ def test_end_tokens_written_into_masks_have_no_text(dllm: Dllm, spoken: Path) ->
     assert (found["text"], found["useful_tokens"]) == ("ab", 0)
 
 
+def test_a_template_that_answers_a_prompt(dllm: Dllm, spoken: Path, base: Path) -> None:
+    chat = ["tokenize", "-m", spoken, "hi", "--chat", "--system", "S", "--json"]
+    prompt = dllm(*chat).json["ids"]
+    fill = ["fill", "-m", spoken, "ab[MASK:2]c", "--prompt", "hi", "--system", "S", *NO_SPECIAL]
+    found = dllm(*fill, "--json").json
+    assert found["tokens"][: len(prompt)] == prompt
+    assert (len(found["tokens"]), found["canvas_tokens"]) == (len(prompt) + 5, 2)
+    assert found["text"][:2] + found["text"][4:] == "abc"
+    assert dllm(*fill).out == found["text"] + "\n"
+    ids = dllm("fill", "-m", spoken, "--prompt-ids", "65,98", "--prompt", "hi", "--json", *NO_SPECIAL).json
+    assert ids["text"][0] == "a"
+    assert len(ids["text"]) == 2
+    warned = dllm("fill", "-m", base, "ab[MASK:2]c", "--prompt", "hi", "--json", *NO_SPECIAL)
+    assert warned.err.startswith("warning: ")
+    assert warned.json["tokens"][:2] == [CHARACTERS.index(c) for c in "hi"]
+    assert_refused(dllm("fill", "-m", spoken, "[MASK]", "--system", "S"), 2, "--system", "--prompt")
+
+
 def test_the_template_from_standard_input(spawn: Dllm, spoken: Path) -> None:
     piped = spawn("fill", "-m", spoken, "-", *NO_SPECIAL, text="a[MASK:3]b\n")
     assert piped.code == 0
