@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,82 +188,73 @@ def _range(low: float, high: float) -> str:
 
 def _refuse_nonsense(o: DecodeOptions) -> None:
     """UsageError for combinations that would silently do nothing or never end well."""
+    for message, hint in itertools.chain(_commit_conflicts(o), _dream_conflicts(o), _other_conflicts(o)):
+        raise UsageError(message, hint)
+
+
+def _commit_conflicts(o: DecodeOptions) -> Iterator[tuple[str, str]]:
+    """(message, hint) for what commit rules and steps do not go with."""
     if o.total_steps < o.blocks:
-        raise UsageError(
+        yield (
             f"--steps is {o.steps}, fewer than the {o.blocks} blocks of the canvas",
             f"every block needs a step: raise --steps to {o.blocks} or more, or raise --block-length",
         )
     measured = o.remasking in ("low_confidence", "margin", "maskgit_plus", "topk_margin")
-    rules = (
-        (
-            o.commit in ("threshold", "factor") and not measured,
+    if o.commit in ("threshold", "factor") and not measured:
+        yield (
             f"--commit {o.commit} cannot judge --remasking {o.remasking}",
             "it needs a confidence between 0 and 1: low_confidence or margin",
-        ),
-        (
-            o.remasking == "origin" and not o.dream,
-            "--remasking origin is a rule of Dream's sampler",
-            "add --schedule timesteps",
-        ),
-        (
-            o.remasking == "origin" and o.cache in ("prefix", "dual"),
-            f"--remasking origin has no blocks for --cache {o.cache}",
-            "use --cache none",
-        ),
-        (
-            o.dream and o.commit not in ("quota", "threshold"),
-            f"--schedule timesteps does not go with --commit {o.commit}",
-            "use --commit quota or threshold, or another schedule",
-        ),
-        (
-            o.schedule == "cosine" and o.commit != "quota",
-            f"--schedule cosine says how many tokens a pass commits, and so does --commit {o.commit}",
-            "use --commit quota, or another schedule",
-        ),
-        (
-            o.commit in ("entropy-bound", "entropy-exit") and o.remasking not in ("low_confidence", "entropy"),
+        )
+    if o.commit in ("entropy-bound", "entropy-exit") and o.remasking not in ("low_confidence", "entropy"):
+        yield (
             f"--commit {o.commit} looks at entropies alone, --remasking {o.remasking} changes nothing",
             "use --remasking entropy",
-        ),
-        (
-            o.alg_temp > 0 and o.commit != "quota",
-            f"--alg-temp does not go with --commit {o.commit}",
-            "use --commit quota",
-        ),
-        (o.alg_temp > 0 and not o.dream, "--alg-temp is a rule of Dream's sampler", "add --schedule timesteps"),
-        (
-            o.alg_temp > 0 and o.remasking in ("origin", "random"),
+        )
+    if o.schedule == "cosine" and o.commit != "quota":
+        yield (
+            f"--schedule cosine says how many tokens a pass commits, and so does --commit {o.commit}",
+            "use --commit quota, or another schedule",
+        )
+    if o.revoke == "remdm" and o.commit != "quota":
+        yield f"--revoke remdm keeps a schedule, --commit {o.commit} has none", "use --commit quota"
+
+
+def _dream_conflicts(o: DecodeOptions) -> Iterator[tuple[str, str]]:
+    """(message, hint) for rules of Dream's sampler outside of it, and for what it does not have."""
+    if o.remasking == "origin" and not o.dream:
+        yield "--remasking origin is a rule of Dream's sampler", "add --schedule timesteps"
+    if o.remasking == "origin" and o.cache in ("prefix", "dual"):
+        yield f"--remasking origin has no blocks for --cache {o.cache}", "use --cache none"
+    if o.dream and o.commit not in ("quota", "threshold"):
+        yield (
+            f"--schedule timesteps does not go with --commit {o.commit}",
+            "use --commit quota or threshold, or another schedule",
+        )
+    if o.alg_temp > 0 and o.commit != "quota":
+        yield f"--alg-temp does not go with --commit {o.commit}", "use --commit quota"
+    if o.alg_temp > 0 and not o.dream:
+        yield "--alg-temp is a rule of Dream's sampler", "add --schedule timesteps"
+    if o.alg_temp > 0 and o.remasking in ("origin", "random"):
+        yield (
             f"--alg-temp draws by confidence, --remasking {o.remasking} is chance already",
             "use --remasking entropy, maskgit_plus or topk_margin",
-        ),
-        (
-            (o.top_p < 1 or o.top_k > 0) and o.temperature == 0 and not o.dream,
-            "--top-p and --top-k change nothing at --temperature 0",
-            "raise --temperature",
-        ),
-        (
-            o.revoke != "none" and o.cache != "none",
-            f"--revoke {o.revoke} needs every row, --cache {o.cache} skips some",
-            "use --cache none",
-        ),
-        (
-            o.revoke != "none" and o.dream,
-            f"--revoke {o.revoke} does not go with --schedule timesteps",
-            "use --schedule linear",
-        ),
-        (
-            o.revoke == "remdm" and o.commit != "quota",
-            f"--revoke remdm keeps a schedule, --commit {o.commit} has none",
-            "use --commit quota",
-        ),
-        (o.grow and o.one_block, "--grow adds block after block, Dream's sampler has none", "use --schedule linear"),
-        (o.grow and o.eos != "stop", f"--grow has no end with --eos {o.eos}", "add --eos stop"),
-        (
-            o.eos == "forbid" and (o.logits_eos_inf or o.confidence_eos_eot_inf),
+        )
+    if o.revoke != "none" and o.dream:
+        yield f"--revoke {o.revoke} does not go with --schedule timesteps", "use --schedule linear"
+    if o.grow and o.one_block:
+        yield "--grow adds block after block, Dream's sampler has none", "use --schedule linear"
+
+
+def _other_conflicts(o: DecodeOptions) -> Iterator[tuple[str, str]]:
+    """(message, hint) for sampling, caches and ends."""
+    if (o.top_p < 1 or o.top_k > 0) and o.temperature == 0 and not o.dream:
+        yield "--top-p and --top-k change nothing at --temperature 0", "raise --temperature"
+    if o.revoke != "none" and o.cache != "none":
+        yield f"--revoke {o.revoke} needs every row, --cache {o.cache} skips some", "use --cache none"
+    if o.grow and o.eos != "stop":
+        yield f"--grow has no end with --eos {o.eos}", "add --eos stop"
+    if o.eos == "forbid" and (o.logits_eos_inf or o.confidence_eos_eot_inf):
+        yield (
             "--eos forbid already bans the end tokens",
             "drop --logits-eos-inf and --confidence-eos-eot-inf",
-        ),
-    )
-    for wrong, message, hint in rules:
-        if wrong:
-            raise UsageError(message, hint)
+        )

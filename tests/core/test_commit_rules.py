@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dllm_core.decoding import commit, revoke, schedule
@@ -129,6 +129,7 @@ confidences = st.lists(st.floats(0, 1, width=32), max_size=12).map(lambda values
 
 
 @given(confidences, st.floats(0, 1), st.floats(0, 8))
+@settings(deadline=None)
 def test_what_all_rules_have_in_common(values, bound, f):
     """Ascending indices without repetition, at least one, and nothing is passed over for something less sure."""
     for chosen in (
@@ -176,6 +177,7 @@ def test_cosine(total, parts, want):
 
 
 @given(st.integers(0, 300), st.integers(1, 100))
+@settings(deadline=None)
 def test_splits_add_up(total, parts):
     for split in (schedule.cosine_split, schedule.even_split):
         shares = split(total, parts)
