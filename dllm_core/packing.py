@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .errors import UnsupportedError, quote
 from .quant import get_scheme
+from .tensors import forget
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line: where every array of a packed weight begins
@@ -96,18 +97,13 @@ class Layout:
         steps, depth = self._steps(k)
         found: dict[str, Array] = {}
         for name, (dtype, shape) in self.arrays(n, k, "bias" in rows).items():
-            source = rows[name].reshape(n, -1)
-            tile = (
-                (1, self.columns, source.shape[1], 1) if name in ("scales", "bias") else (1, self.columns, steps, depth)
-            )
-            out = found[name] = aligned(shape, dtype)
-            panels = out.reshape(-1, *(tile[axis] for axis in (2, 1, 3)))
-            batch = max(1, CHUNK // self.columns)
-            for at in range(0, len(panels), batch):  # in pieces: no second copy of a large weight
-                part = source[at * self.columns : (at + batch) * self.columns]
-                padded = np.zeros((min(batch, len(panels) - at) * self.columns, tile[2] * tile[3]), dtype)
-                padded[: len(part), : part.shape[1]] = _shift(part, self.zero).view(dtype) if name == "codes" else part
-                panels[at : at + batch] = padded.reshape(-1, *tile[1:]).transpose(0, 2, 1, 3)
+            source, out = rows[name].reshape(n, -1), aligned(shape, dtype)
+            tile = (source.shape[1], 1) if name in ("scales", "bias") else (steps, depth)
+            padded = np.zeros((shape[0] * self.columns, tile[0] * tile[1]), dtype)
+            padded[:n, : source.shape[1]] = _shift(source, self.zero).view(dtype) if name == "codes" else source
+            panels = padded.reshape(-1, self.columns, *tile).transpose(0, 2, 1, 3)
+            out.reshape(panels.shape)[...] = panels
+            found[name] = out
         return found
 
     def _steps(self, k: int) -> tuple[int, int]:
@@ -122,6 +118,23 @@ class Packed:
     layout: Layout
     n: int
     k: int
+
+
+def rearrange(arrays: Mapping[str, Array], source: Layout, target: Layout, n: int, k: int) -> dict[str, Array]:
+    """The arrays of a weight [n, k] in another layout, moved in pieces: a large weight exists twice, never thrice."""
+    piece = math.lcm(source.columns, target.columns)
+    piece *= max(1, CHUNK // piece)
+    described = target.arrays(n, k, "bias" in arrays).items()
+    out = {name: aligned(shape, dtype) for name, (dtype, shape) in described}
+    for at in range(0, n, piece):
+        count = min(piece, n - at)
+        first, last = at // source.columns, -(-(at + count) // source.columns)
+        part = {name: array[first:last] for name, array in arrays.items()}
+        for name, moved in target.write(source.read(part, count, k), count, k).items():
+            out[name][at // target.columns :][: len(moved)] = moved
+        for array in part.values():
+            forget(array)
+    return out
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> Array:

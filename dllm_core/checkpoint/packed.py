@@ -18,9 +18,8 @@ import numpy.typing as npt
 from ..backend import Backend, Handle
 from ..errors import CheckpointError, UnsupportedError, UsageError, quote
 from ..models.base import Shaped
-from ..packing import Layout, Packed, packs
+from ..packing import Layout, Packed, packs, rearrange
 from ..quant import get_scheme
-from ..tensors import forget
 from .files import parse_object
 from .folder import PACKED, Folder
 from .shard import Shard
@@ -88,10 +87,7 @@ class PackedFolder(Folder):
         if self.warn is not None:
             self.warn(f"{self.path} is packed as {self.layout}; rearranged in memory for {own}: convert it again")
             self.warn = None
-        moved = own.write(self.layout.read(arrays, n, k), n, k)
-        for array in arrays.values():
-            forget(array)
-        return backend.unpack_file(moved, Packed(own, n, k))
+        return backend.unpack_file(rearrange(arrays, self.layout, own, n, k), Packed(own, n, k))
 
     def _arrays(self, name: str, n: int, k: int, bias: bool) -> dict[str, npt.NDArray[Any]]:
         """The mapped arrays of a weight [n, k]; CheckpointError unless they are there in type and shape."""

@@ -23,7 +23,7 @@ from dllm_core.checkpoint import convert as module
 from dllm_core.checkpoint.convert import convert
 from dllm_core.errors import CheckpointError, DllmError, DoesNotFitError, UnsupportedError, UsageError
 from dllm_core.models import build_model
-from dllm_core.packing import Layout
+from dllm_core.packing import Layout, rearrange
 from dllm_core.testing.check import all_logits, isa_variants
 from dllm_core.testing.random_model import save_random_checkpoint
 
@@ -421,6 +421,19 @@ def test_layouts_are_written_as_they_are_read():
         0,
     ]
     assert packed["scales"].reshape(-1).tolist() == [1, 1, 1, 0]
+
+
+def test_large_weights_are_rearranged_in_pieces():
+    """More outputs than a piece, and numbers of columns that have no common divisor."""
+    n, k = 2500, 70
+    rng = np.random.default_rng(0)
+    rows = {"codes": rng.integers(-127, 128, (n, k)).astype(np.int8), "scales": rng.random((n, 1), np.float32)}
+    rows["bias"] = rng.random(n, np.float32)
+    first, second = (Layout("x", 1, "any", "qd8-f32-qc8w", *panel) for panel in ((48, 4, 128), (7, 0, 0)))
+    moved = rearrange(first.write(rows, n, k), first, second, n, k)
+    assert all(moved[name].shape == shape for name, (_, shape) in second.arrays(n, k, True).items())
+    for name, array in second.read(moved, n, k).items():
+        np.testing.assert_array_equal(array, rows[name])
 
 
 def test_a_failing_backend_is_told_apart_from_a_layout_that_lies(llada, tmp_path):
