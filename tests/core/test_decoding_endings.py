@@ -194,6 +194,15 @@ def test_a_shifted_model_fills_its_blocks_whatever_the_first_pass_may_decide(cac
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_cached_pass_runs_no_row_left_of_its_block(cache):
+    """The first token of a shifted block, still a mask, is read from its own row then, as in the authors' code."""
+    model = Scripted(table(0, MASK, B, C), table(0, A, B, C), shifted=True)
+    steps = run(model, max_tokens=3, cache=cache)
+    assert model.passes == [[0, 1, 2, 3], *[[1, 2, 3]] * 3]
+    assert steps[-1].canvas[0].tolist() == [A, B, B, C]
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_shifted_block_that_begins_with_frozen_text(cache):
     canvas = Canvas.template([[A, MASK, MASK, D, MASK, MASK]], MASK)
     options = DecodeOptions(max_tokens=5, block_length=2, cache=cache)
