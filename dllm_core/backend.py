@@ -148,6 +148,11 @@ class Backend(ABC):
     def linear_bytes(self, handle: Handle) -> int:
         """Bytes that the packed weight occupies."""
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of working memory that are kept between calls."""
+        return 0
+
     # ---- level 1: packed weights as arrays, for model files ---------------------------------------------
 
     def layout(self, scheme: str) -> Layout:

@@ -281,6 +281,11 @@ class CffiBackend(NumpyBackend):
             held = self._local.scratch = aligned(size)
         return pointer(held)
 
+    @property
+    def scratch_bytes(self) -> int:
+        held = getattr(self._local, "scratch", None)
+        return 0 if held is None else held.nbytes
+
     def _rows(self, rows: Rows) -> CRows:
         """`rows` for C; the last two are kept, since every layer of a pass asks for the same ones."""
         recent = self._local.__dict__.setdefault("rows", [])

@@ -41,9 +41,17 @@ def summary(answer: Generation, engine: Engine) -> list[tuple[str, str]]:
         ("tokens", f"{useful} useful of {canvas} on the canvas, {answer.prompt_tokens} in the prompt"),
         ("speed", f"{useful / seconds:.1f} useful tokens/s, {canvas / seconds:.1f} canvas tokens/s"),
         ("finished", f"{answer.finish_reason}, {answer.masks_left} masks left, seed {answer.seed}"),
-        ("memory", f"{answer.peak_rss_bytes / 2**20:.0f} MiB at the peak"),
+        ("memory", f"{_memory(answer, engine)}; {answer.peak_rss_bytes / 2**20:.0f} MiB at the peak"),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def _memory(answer: Generation, engine: Engine) -> str:
+    from ..memory import footprint
+    from .inspection import size
+
+    found = footprint(engine.model, len(answer.tokens))
+    return ", ".join(f"{what} {size(count)}" for what, count in found.items() if count)
 
 
 def _order(kind: str) -> int:
