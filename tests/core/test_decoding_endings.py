@@ -193,6 +193,31 @@ def test_a_shifted_model_fills_its_blocks_whatever_the_first_pass_may_decide(cac
     assert found[-1].canvas[0].tolist() == [A, A, B, C, D]
 
 
+def test_what_is_owed_is_paid_once():
+    says = table(0, *[A] * 8)
+    found = run(Scripted(says, shifted=True), max_tokens=8, block_length=8, steps=4, cache="prefix")
+    assert [len(step.token) for step in found] == [1, 3, 2, 2]
+
+
+def test_every_pass_of_a_sequence_has_random_numbers_of_its_own():
+    class Counting:
+        def __init__(self):
+            self.asked = []
+
+        def uniforms(self, sequence, step, positions, vocab):
+            self.asked.append((sequence, step))
+            return np.full((len(positions), vocab), 0.5)
+
+    noise = Counting()
+    says = table(0, A, B, C, D, A, (B, 1.0), (C, 1.0), (D, 1.0))
+    # over two blocks; the first sequence needs one pass in the first block and waits for the other one
+    options = DecodeOptions(max_tokens=4, block_length=2, temperature=0.1, commit="threshold", threshold=0.5)
+    steps = list(decode(Scripted(says), [[A], [A, A, A, A, A]], options, noise))
+    assert [step.rows_run for step in steps] == [14, 9, 14, 9]
+    assert [step for sequence, step in noise.asked if sequence == 0] == [0, 1]
+    assert [step for sequence, step in noise.asked if sequence == 1] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_cached_pass_runs_no_row_left_of_its_block(cache):
     """The first token of a shifted block, still a mask, is read from its own row then, as in the authors' code."""
