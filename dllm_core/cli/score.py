@@ -24,7 +24,13 @@ EXAMPLE = 'dllm score "What is 217 + 384?" 601'
 @click.argument("texts", nargs=-1, metavar="PROMPT ANSWER")
 @engine_options
 @click.option("--samples", type=click.IntRange(1), default=128, show_default=True, help="Masked copies of the answer.")
-@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="How many of them run together; fewer need less memory.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="How many of them run together; fewer need less memory.",
+)
 @click.option("--cfg-scale", type=float, default=0.0, metavar="X", help="Classifier-free guidance; 0 is off.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Same seed, same masks.")
 @click.option("--greedy", is_flag=True, help="Also decode greedily, one token a pass, and compare.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,6 +119,22 @@ class LineView:
         self.settings.note(f"{self.canvas.title(step, changed)}  |{text}|")
 
 
+@contextmanager
+def whole() -> Iterator[None]:
+    """Ctrl-C waits until the frame is drawn: half of one could not be wiped away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if asked:
+        raise KeyboardInterrupt
+
+
 class LiveView:
     """The canvas redrawn in place with rich. It vanishes at the end: the answer on stdout is what stays."""
 
@@ -138,15 +156,19 @@ class LiveView:
 
     def close(self) -> None:
         if self.live is not None:
-            if (self.changed.new or self.changed.back) and self.last is not None:
-                self._draw(self.last)
-            self.live.stop()
+            try:
+                if (self.changed.new or self.changed.back) and self.last is not None:
+                    self._draw(self.last)
+            finally:
+                with whole():
+                    self.live.stop()
 
     def _draw(self, step: Step) -> None:
-        self._fit()
-        self.live.update(self._frame(step), refresh=True)
-        self.changed.clear()
-        self.drawn_at = time.monotonic()
+        with whole():
+            self._fit()
+            self.live.update(self._frame(step), refresh=True)
+            self.changed.clear()
+            self.drawn_at = time.monotonic()
 
     def _fit(self) -> None:
         """Start over when this very stream's terminal has another size: a frame must match the width it wraps at."""
