@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from dllm_numpy.backend import NumpyBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dllm_core import template
+from dllm_core import load, template
 from dllm_core.api import Engine
 from dllm_core.decoding.canvas import Canvas
 from dllm_core.decoding.loop import decode_canvas
@@ -149,3 +150,14 @@ def test_blanks_between_prompt_and_answer_belong_to_the_answer():
     prompt, answer = engine.encode_pair("ab  ", "c", chat=True)
     assert prompt == [1, 10, 11]
     assert answer == [25, 25, 12]  # no second bos
+
+
+@pytest.mark.parametrize("cache", ["dual", "prefix"])
+@pytest.mark.parametrize("schedule", ["timesteps", "linear"])
+def test_blocks_of_a_shifted_model_that_start_with_text_are_filled(cache, schedule):
+    engine = load(str(Path(__file__).parents[1] / "golden" / "dream_gqa"), backend="numpy", scheme="f32", threads=1)
+    mask = engine.model.facts.mask_id
+    ids = [3, mask, 7, 5, 5, mask, 5, mask, mask, 7, 3, mask]
+    filled = engine.fill(ids, cache=cache, schedule=schedule, block_length=3, suppress_ids=(mask,))
+    assert filled.masks_left == 0
+    assert [t for t, before in zip(filled.tokens, ids, strict=True) if before != mask] == [i for i in ids if i != mask]
