@@ -7,8 +7,8 @@ from typing import Any
 
 from ..api import Engine
 from .limits import Limits, kind_of
-from .samples import spread
-from .step import Recorded, Work, rates, validate_layers, who
+from .samples import Measured
+from .step import Recorded, Work, validate_layers, who
 
 PROMPT = "What is 217 + 384?"
 PROMPT_IDS = list(range(1, 33))  # for models without a tokenizer
@@ -31,29 +31,33 @@ def bench_decode(
     given: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
     answers: dict[str, list[Any]] = {name: [] for name in strategies}
     work = {name: Work(model, source.shapes) for name in strategies}
+    measured = {name: Measured(kind_of(model.scheme)) for name in strategies}
     for name in strategies:
         engine.generate(prompt, strategy=name, **given)
     for _ in range(repeats):
         for name in strategies:
-            limits.sample(kind_of(model.scheme))
+            limit = limits.sample(kind_of(model.scheme))
             with work[name].counting():
-                answers[name].append(engine.generate(prompt, strategy=name, **given))
-    return limits, [_result(engine, limits, name, answers[name], work[name], source) for name in strategies]
+                answer = engine.generate(prompt, strategy=name, **given)
+            answers[name].append(answer)
+            measured[name].add(limit, [answer.generate_s / answer.forward_passes])
+    return limits, [
+        _result(engine, name, answers[name], work[name].operations / repeats, measured[name], source)
+        for name in strategies
+    ]
 
 
 def _result(
-    engine: Engine, limits: Limits, strategy: str, answers: list[Any], work: Work, source: Recorded
+    engine: Engine, strategy: str, answers: list[Any], operations: float, measured: Measured, source: Recorded
 ) -> dict[str, Any]:
     last = answers[-1]
     passes = last.forward_passes
-    each = [answer.generate_s / answer.forward_passes for answer in answers]
     seconds = sorted(answer.generate_s for answer in answers)[len(answers) // 2]
-    operations = work.operations / len(answers) / passes
     return {
         **who(engine.model, engine.name),
         "strategy": strategy,
         "rows": last.rows_run / passes,
-        **rates(limits, engine.model.scheme, spread(each), operations, source.bytes),
+        **measured.report(operations / passes, source.bytes),
         "forward_passes": passes,
         "answer_ms": 1e3 * seconds,
         "useful_tokens": last.useful_tokens,

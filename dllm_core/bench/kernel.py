@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from ..testing.case import compare
 from ..testing.linear_case import LinearCase
 from .limits import Limits, kind_of, l3_bytes
 from .random_folder import random_matrix
-from .samples import share, spread
+from .samples import Measured, timed
 
 COPIES = 1024  # at most
-BATCH_S = 0.02  # of calls between two looks at the machine's limits
+ROUND_S = 0.02  # of calls between two looks at the machine's limits
 VALIDATED = 160  # outputs of a layer that is compared with the reference
 
 
@@ -52,7 +52,7 @@ def bench_kernel(
                 validate(backend, scheme, k, count)
             say(f"validated {scheme} {n}x{k} at {', '.join(map(str, rows))} rows against the reference")
             results += _one_shape(backend, limits, scheme, (n, k), rows, repeats, warm)
-    return limits, [_finish(backend, limits, result) for result in results]
+    return limits, results
 
 
 def _one_shape(
@@ -62,39 +62,21 @@ def _one_shape(
     handles = copies(backend, scheme, n, k, warm)
     x = np.random.default_rng(0).standard_normal((max(rows), k), np.float32)
     out = np.empty((max(rows), n), np.float32)
-    seconds: dict[int, list[float]] = {count: [] for count in rows}
+    measured = {count: Measured(kind_of(scheme)) for count in rows}
     turn = 0
     for _ in range(repeats):
         for count in rows:
-            limits.sample(kind_of(scheme))
-            end = time.perf_counter() + BATCH_S
-            calls = 0
-            while calls < 2 or time.perf_counter() < end:
-                handle = handles[turn % len(handles)]
-                start = time.perf_counter()
-                backend.linear(x[:count], handle, out[:count])
-                seconds[count].append(time.perf_counter() - start)
-                turn, calls = turn + 1, calls + 1
-    facts = {"scheme": scheme, "shape": f"{n}x{k}", "warm": warm, "copies": len(handles)}
+            limit = limits.sample(kind_of(scheme))
+            seconds: list[float] = []
+            while len(seconds) < 2 or sum(seconds) < ROUND_S:
+                call = partial(backend.linear, x[:count], handles[turn % len(handles)], out[:count])
+                seconds.append(timed(call))
+                turn += 1
+            measured[count].add(limit, seconds)
     size = backend.linear_bytes(handles[0])
-    return [{"rows": r, **facts, **spread(seconds[r]), "bytes": size, "_ops": 2 * r * n * k} for r in rows]
-
-
-def _finish(backend: Backend, limits: Limits, result: dict[str, Any]) -> dict[str, Any]:
-    """Rates and shares, once the limits have all their samples."""
-    operations, each = result.pop("_ops"), result["ms"] / 1e3
-    peak = limits.peak(kind_of(result["scheme"]))
-    return {
-        "backend": backend.name,
-        "isa": backend.isa,
-        "threads": backend.threads,
-        **result,
-        "gops": operations / each / 1e9,
-        "share_of_peak": share(operations / each, peak),
-        "share_of_bandwidth": share(result["bytes"] / each, limits.bandwidth),
-        "peak": peak and peak / 1e9,
-        "bandwidth": limits.bandwidth and limits.bandwidth / 1e9,
-    }
+    who = {"backend": backend.name, "isa": backend.isa, "threads": backend.threads, "scheme": scheme}
+    facts = {**who, "shape": f"{n}x{k}", "warm": warm, "copies": len(handles), "bytes": size}
+    return [{**facts, "rows": m, **measured[m].report(2 * m * n * k, size)} for m in rows]
 
 
 def copies(backend: Backend, scheme: str, n: int, k: int, warm: bool) -> list[Handle]:

@@ -46,17 +46,20 @@ class Limits:
         self.buffer = aligned((max(BUFFER, 4 * l3_bytes()),), np.uint8)
         self.buffer.fill(1)  # untouched pages are all the same one
 
-    def sample(self, *kinds: str) -> None:
-        """Measure reading, and these kinds of operation, once each."""
+    def sample(self, *kinds: str) -> dict[str, float]:
+        """Measure these kinds of operation, and reading ("read"), once each: operations and bytes a second."""
         if self.native is None:
-            return
+            return {}
         lib, ffi = self.native.lib, self.native.ffi
+        found = {}
         for kind in kinds:
             if kind in self.instructions:
-                rate = lib.dllm_peak(self.row, self.threads, KINDS.index(kind), PIECES * self.threads)
-                self.rates.setdefault(kind, []).append(rate)
+                found[kind] = lib.dllm_peak(self.row, self.threads, KINDS.index(kind), PIECES * self.threads)
         at = ffi.cast("void *", self.buffer.ctypes.data)
-        self.rates.setdefault("read", []).append(lib.dllm_peak_read(self.row, self.threads, at, self.buffer.nbytes))
+        found["read"] = lib.dllm_peak_read(self.row, self.threads, at, self.buffer.nbytes)
+        for name, rate in found.items():
+            self.rates.setdefault(name, []).append(rate)
+        return found
 
     def peak(self, kind: str) -> float | None:
         """Operations a second; a multiply and an add are one each."""

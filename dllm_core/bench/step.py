@@ -15,7 +15,7 @@ from ..models.base import Shaped, Tensors, projection
 from ..testing.case import compare
 from ..testing.cases import CASES
 from .limits import Limits, kind_of
-from .samples import share, spread, timed
+from .samples import Measured, timed
 
 
 class Recorded:
@@ -124,17 +124,17 @@ def bench_step(
     step = _step(model, rows, head_rows, cached)
     first, resident = timed(step), peak_rss_bytes()
     limits = Limits(backend.threads, backend.isa)
-    seconds, splits, layers, operations = [], [], [], 0
+    measured, splits, layers, operations = Measured(kind_of(model.scheme)), [], [], 0
     for _ in range(repeats):
-        limits.sample(kind_of(model.scheme))
+        limit = limits.sample(measured.kind)
         backend.clock.seconds.clear()
         work = Work(model, source.shapes)
         with work.counting():
-            seconds.append(timed(step))
+            measured.add(limit, [timed(step)])
         splits.append(dict(backend.clock.seconds))
         layers.append(work.layer_seconds)
         operations = work.operations
-    result = rates(limits, model.scheme, spread(seconds), operations, source.bytes)
+    result = measured.report(operations, source.bytes)
     kinds = sorted({kind for split in splits for kind in split})
     split = {kind: 1e3 * float(np.median([s.get(kind, 0.0) for s in splits])) for kind in kinds}
     split["rest"] = max(result["ms"] - sum(split.values()), 0.0)
@@ -172,17 +172,4 @@ def who(model: Any, name: str) -> dict[str, Any]:
         "threads": backend.threads,
         "scheme": model.scheme,
         "shape": f"{name}, {model.facts.layers} layers",
-    }
-
-
-def rates(limits: Limits, scheme: str, times: dict[str, Any], operations: float, read: float | None) -> dict[str, Any]:
-    """`times` with GOP/s and shares; `read` is what one pass reads of the weights, None where that is not known."""
-    each, peak = times["ms"] / 1e3, limits.peak(kind_of(scheme))
-    return {
-        **times,
-        "gops": operations / each / 1e9 if operations else None,
-        "share_of_peak": share(operations / each, peak),
-        "share_of_bandwidth": share(read and read / each, limits.bandwidth),
-        "peak": peak and peak / 1e9,
-        "bandwidth": limits.bandwidth and limits.bandwidth / 1e9,
     }
