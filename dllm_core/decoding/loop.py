@@ -144,13 +144,14 @@ class Decoder:
         # the quota counts the masks inside the block at its start; later candidates may lie elsewhere
         inside = int(np.sum(self._tokens(t)[t.start : t.stop] == self.canvas.mask_id))
         t.open = t.finished is None and inside > 0
-        if t.open and self.first_alone and self._tokens(t)[t.start] != self.canvas.mask_id:
-            t.steps += 1  # in a template the first pass may have nothing to decide on
-        if t.open:
-            split = schedule.cosine_split if o.schedule == "cosine" else schedule.even_split
-            t.quotas = split(inside, steps)
-        if t.open and o.carries:
+        if not t.open:
+            return
+        split = schedule.cosine_split if o.schedule == "cosine" else schedule.even_split
+        t.quotas = split(inside, steps)
+        if o.carries:
             t.carry = commit.Carry(len(self._masks(t)), steps, o.threshold)
+        if self.first_alone and self._tokens(t)[t.start] != self.canvas.mask_id:
+            t.steps += 1  # in a template the first pass may have nothing to decide on
 
     def _tokens(self, t: Track) -> I64:
         return self.canvas.sequence(t.index)
