@@ -11,16 +11,16 @@ from dllm_core import hookimpl
 
 @hookimpl
 def dllm_register_commands(cli: click.Group) -> None:
-    cli.add_command(train)
-    cli.add_command(judge)
+    cli.add_command(train_command)
+    cli.add_command(judge_command)
 
 
-@click.command(short_help="Train the model inside (extra: train).")
+@click.command("train", short_help="Train the model inside (extra: train).")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the run.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=95.0, show_default=True)
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="One-thread processes.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-def train(out: Path, minutes: float, workers: int, seed: int) -> None:
+def train_command(out: Path, minutes: float, workers: int, seed: int) -> None:
     """Train the model inside from nothing, or resume the run in --out.
 
     Writes config.json, tokenizer.json, tokenizer_config.json and model.safetensors (bfloat16) there. The time
@@ -38,7 +38,7 @@ def train(out: Path, minutes: float, workers: int, seed: int) -> None:
     run(Options(out=out, minutes=minutes, workers=workers, seed=seed))
 
 
-@click.command(short_help="Exact match of a model on the held-out tasks.")
+@click.command("judge", short_help="Exact match of a model on the held-out tasks.")
 @click.option("--model", "-m", default="tiny", show_default=True, help="A model trained by this recipe.")
 @click.option("--backend", default=None, help="Backend; the best available one if not given.")
 @click.option("--scheme", default=None, help="Quantisation scheme; the backend's default if not given.")
@@ -46,7 +46,7 @@ def train(out: Path, minutes: float, workers: int, seed: int) -> None:
 @click.option("--per-task", type=click.IntRange(1, 200), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Only write the prompts to a task file.")
-def judge(
+def judge_command(
     model: str,
     backend: str | None,
     scheme: str | None,

@@ -293,7 +293,7 @@ def test_build_model_takes_families_of_plugins():
     ("config", "words"),
     [
         ({"model_type": "mime"}, ["model_type='mime'", "did you mean 'mine'?", "llada, mine"]),
-        ({"model_type": "gpt2"}, ["model_type='gpt2'", "known families: llada, mine"]),
+        ({"model_type": "gpt2"}, ["model_type='gpt2'", "known families: Dream, llada, mine"]),
         ({"model_type": ["llada"]}, ["model_type=['llada']"]),
         ({"model_type": 3}, ["model_type=3"]),
         ({}, ["lacks model_type", "llada, mine"]),
