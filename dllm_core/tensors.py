@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,13 @@ class Tensor:
         for at in range(0, self.shape[0], rows):
             yield at, self.rows(at, at + rows)
             forget(self.raw[at : at + rows])
+
+
+def huge_pages(mapped: np.memmap) -> np.memmap:
+    """Ask that what is read from the disk is read and mapped in huge pages, where the system has them for files."""
+    with suppress(AttributeError, OSError):
+        mapped._mmap.madvise(mmap.MADV_HUGEPAGE)  # type: ignore[attr-defined]
+    return mapped
 
 
 def forget(raw: npt.NDArray[Any]) -> None:

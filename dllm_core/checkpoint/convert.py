@@ -262,9 +262,13 @@ def _publish(staging: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    """To the disk, and out of the cache: what is written lies there in small pages, the first run that reads it again
+    gets huge ones (measured: a tenth of the speed of a step)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        if hasattr(os, "posix_fadvise") and path.is_file():
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CheckpointError, UnsupportedError, quote
-from ..tensors import Tensor
+from ..tensors import Tensor, huge_pages
 from .files import parse_object, require_file
 
 HEADER_LIMIT = 100_000_000  # the format's own limit
@@ -76,7 +76,7 @@ class Shard:
     def _map(self, entry: Entry) -> npt.NDArray[np.uint8]:
         if self._bytes is None:
             try:
-                self._bytes = np.memmap(self.path, np.uint8, mode="r")
+                self._bytes = huge_pages(np.memmap(self.path, np.uint8, mode="r"))
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"cannot map {self.path}: {error}", AGAIN) from None
         if self._bytes.size < entry.stop:
