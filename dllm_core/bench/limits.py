@@ -15,7 +15,7 @@ import numpy as np
 from ..packing import aligned
 
 KINDS = ("int8", "bf16", "f32")
-PIECES = 32  # of some tens of microseconds each, a thread
+PIECES = 160  # of some tens of microseconds each, a thread: waking the threads is then lost in it
 BUFFER = 128 << 20
 L3_IF_UNKNOWN = 32 << 20
 
