@@ -14,14 +14,25 @@ static const dllm_ops scalar_ops = {DLLM_OPS(ENTRY, scalar)};
 /* __builtin_cpu_supports also asks the operating system whether it saves the wide registers (xgetbv). */
 #ifdef DLLM_HAVE_AVX2
 #include <cpuid.h>
+#include <stdatomic.h>
 
 static const dllm_ops avx2_ops = {DLLM_OPS(ENTRY, avx2)};
 
+/* f16c by hand: not every compiler's builtin knows its name. Asked once: in a virtual machine every cpuid is
+ * a trap of tens of microseconds. */
+static int has_f16c(void) {
+    static atomic_int known; /* 0 before the first call, then 1 + the answer */
+    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
+        unsigned a, b, c, d;
+        int answer = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+        atomic_store_explicit(&known, 1 + answer, memory_order_relaxed);
+    }
+    return atomic_load_explicit(&known, memory_order_relaxed) - 1;
+}
+
 static int has_avx2(void) {
-    unsigned a, b, c, d; /* f16c by hand: not every compiler's builtin knows its name */
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 #endif
 
