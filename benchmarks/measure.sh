@@ -23,8 +23,10 @@ for threads in 1 "$all"; do
     done
     measure "bench-kernel-numba-$threads" kernel --backend numba-int8 --shape 4096x4096 --rows 32,128 \
         --scheme qd8-f32-qc8w --threads "$threads"
-    DLLM_ISA=avx2 measure "bench-kernel-avx2-$threads" kernel --shape 4096x4096 --rows 32,128 --scheme qd8-f32-qc8w \
-        --threads "$threads"
+    (
+        export DLLM_ISA=avx2
+        measure "bench-kernel-avx2-$threads" kernel --shape 4096x4096 --rows 32,128 --scheme qd8-f32-qc8w --threads "$threads"
+    )
     measure "bench-step-128-$threads" step --model $model --rows 128 --head-rows 32 --scheme qd8-f32-qc8w --threads "$threads"
 done
 measure "bench-step-512-$all" step --model $model --rows 512 --head-rows 32 --scheme qd8-f32-qc8w --threads "$all"
