@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import UnsupportedError, quote
-from .quant import get_scheme
-from .tensors import forget
+from .quant import Scheme, get_scheme, round_bf16
+from .tensors import BF16, forget, widen
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line: where every array of a packed weight begins
@@ -31,12 +31,14 @@ class Layout:
     """One packed layout. A weight [n, k] with G groups of inputs has these arrays, each beginning at a multiple of 64:
 
     codes    [panel][step][columns][depth], for int8 schemes: int8, or uint8 code + `zero` where `zero` is set
-    weights  the same, float32, for scheme f32
-    scales   [panel][G][columns] float32, for int8 schemes
+             [panel][step][columns][depth / 2], for int4 schemes: uint8, whose byte i has input i + `zero` of the
+             step in its lower half and input i + depth / 2 in its upper half
+    weights  [panel][step][columns][depth], for schemes without codes: float32, or the upper half of it as uint16
+    scales   [panel][G][columns] float32, for schemes with codes
     bias     [panel][columns] float32, where the projection has one
 
-    Scales beyond n are zero; so are stored codes and weights beyond n or k where `write` made them, and nothing
-    may depend on them. Axes of one element at the end are left out of shapes: row-major is 1 x 1 panels.
+    Scales beyond n are zero; so are codes and weights beyond n or k where `write` made them, and nothing may depend
+    on them. Axes of one element at the end are left out of shapes: row-major is 1 x 1 panels.
     """
 
     backend: str
@@ -53,31 +55,38 @@ class Layout:
     @classmethod
     def parse(cls, text: str) -> Layout:
         """The layout that `str` wrote; UnsupportedError for what this version does not know."""
-        found = re.fullmatch(r"([\w.-]+)/(\d{1,6})/([\w.-]+)/([\w.-]+)/(\d{1,6})x(\d{1,6})\+(0|128)", text, re.ASCII)
+        found = re.fullmatch(r"([\w.-]+)/(\d{1,6})/([\w.-]+)/([\w.-]+)/(\d{1,6})x(\d{1,6})\+(0|8|128)", text, re.ASCII)
         if not found or int(found[5]) < 1:
             raise UnsupportedError(f"unknown layout {quote(text)} of packed weights", "convert the source model again")
         backend, version, isa, scheme, columns, depth, zero = found.groups()
-        get_scheme(scheme)
-        return cls(backend, int(version), isa, scheme, int(columns), int(depth), int(zero))
+        layout = cls(backend, int(version), isa, scheme, int(columns), int(depth), int(zero))
+        if (layout.how.bits == 4) != (layout.zero == 8) or (layout.how.bits == 4 and layout.depth % 2):
+            raise UnsupportedError(f"unknown layout {quote(text)} of packed weights", "convert the source model again")
+        return layout
+
+    @property
+    def how(self) -> Scheme:
+        """The scheme."""
+        return get_scheme(self.scheme)
 
     def arrays(self, n: int, k: int, bias: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Type and shape of every array of a weight [n, k]."""
-        scheme = get_scheme(self.scheme)
         panels, (steps, depth) = -(-n // self.columns), self._steps(k)
-        body = _trim(panels, steps, self.columns, depth)
+        stored = depth // 2 if self.how.bits == 4 else depth
+        body = _trim(panels, steps, self.columns, stored)
         found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        if scheme.quantised:
+        if self.how.quantised:
             found["codes"] = np.dtype(np.uint8 if self.zero else np.int8), body
-            found["scales"] = np.dtype(np.float32), _trim(panels, len(scheme.groups(k)), self.columns)
+            found["scales"] = np.dtype(np.float32), _trim(panels, len(self.how.groups(k)), self.columns)
         else:
-            found["weights"] = np.dtype(np.float32), body
+            found["weights"] = np.dtype(np.float32 if self.how.bits == 32 else np.uint16), body
         if bias:
             found["bias"] = np.dtype(np.float32), _trim(panels, self.columns)
         return found
 
     def read(self, arrays: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
-        """Row-major copies: codes int8 [n, k] and scales [n, G], or weights [n, k]; bias [n] if there is one."""
-        steps, depth = self._steps(k)
+        """Row-major copies: codes int8 [n, k] and scales [n, G], or float32 weights [n, k]; bias [n]."""
+        steps, _ = self._steps(k)
         found: dict[str, Array] = {}
         panels: Array
         for name, array in arrays.items():
@@ -87,9 +96,9 @@ class Layout:
                 panels = array.reshape(-(-n // self.columns), -1, self.columns)
                 found[name] = np.ascontiguousarray(panels.transpose(0, 2, 1)).reshape(-1, panels.shape[1])[:n]
             else:
-                panels = array.reshape(-1, steps, self.columns, depth)
-                rows = np.ascontiguousarray(panels.transpose(0, 2, 1, 3)).reshape(-1, steps * depth)[:n, :k]
-                found[name] = _shift(rows, self.zero).view(np.int8) if name == "codes" else np.ascontiguousarray(rows)
+                panels = self._load(array.reshape(-(-n // self.columns), steps, self.columns, -1))
+                rows = panels.transpose(0, 2, 1, 3).reshape(-(-n // self.columns) * self.columns, -1)
+                found[name] = np.ascontiguousarray(rows[:n, :k])
         return found
 
     def write(self, rows: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
@@ -99,12 +108,31 @@ class Layout:
         for name, (dtype, shape) in self.arrays(n, k, "bias" in rows).items():
             source, out = rows[name].reshape(n, -1), aligned(shape, dtype)
             tile = (source.shape[1], 1) if name in ("scales", "bias") else (steps, depth)
-            padded = np.zeros((shape[0] * self.columns, tile[0] * tile[1]), dtype)
-            padded[:n, : source.shape[1]] = _shift(source, self.zero).view(dtype) if name == "codes" else source
-            panels = padded.reshape(-1, self.columns, *tile).transpose(0, 2, 1, 3)
+            padded = np.zeros((shape[0] * self.columns, tile[0] * tile[1]), source.dtype)
+            padded[:n, : source.shape[1]] = source
+            panels: Array = padded.reshape(-1, self.columns, *tile).transpose(0, 2, 1, 3)
+            panels = panels if name in ("scales", "bias") else self._store(panels)
             out.reshape(panels.shape)[...] = panels
             found[name] = out
         return found
+
+    def _store(self, values: Array) -> Array:
+        """Codes or weights [..., depth] as they are stored."""
+        if not self.how.quantised:
+            return values if self.how.bits == 32 else round_bf16(values)
+        if self.how.bits == 8:
+            return _flip(values, self.zero)
+        low, high = np.split(values.view(np.uint8) + np.uint8(self.zero), 2, axis=-1)
+        return low | high << np.uint8(4)
+
+    def _load(self, stored: Array) -> Array:
+        """The inverse of `_store`: int8 codes or float32 weights [..., depth]."""
+        if not self.how.quantised:
+            return stored if self.how.bits == 32 else widen(stored, BF16)
+        if self.how.bits == 8:
+            return _flip(stored, self.zero).view(np.int8)
+        halves = np.concatenate([stored & np.uint8(15), stored >> np.uint8(4)], axis=-1)
+        return (halves - np.uint8(self.zero)).view(np.int8)
 
     def _steps(self, k: int) -> tuple[int, int]:
         depth = self.depth or -(-k // WHOLE) * WHOLE
@@ -165,9 +193,9 @@ def packs(backend: Any) -> bool:
     return issubclass(owner("unpack_file"), owner("prepare_linear"))
 
 
-def _shift(codes: Array, zero: int) -> Array:
+def _flip(codes: Array, zero: int) -> Array:
     """int8 codes <-> stored bytes: adding 128 modulo 256 is flipping the top bit, in both directions."""
-    return np.bitwise_xor(codes.view(np.uint8), np.uint8(zero)) if zero else np.ascontiguousarray(codes)
+    return np.bitwise_xor(codes.view(np.uint8), np.uint8(zero)) if zero else codes
 
 
 def _trim(*shape: int) -> tuple[int, ...]:

@@ -13,22 +13,25 @@ from threadpoolctl import threadpool_limits
 from dllm_core import quant
 from dllm_core.backend import F32, F64, I64, Backend, Handle, Rows, Scores
 from dllm_core.packing import Layout, Packed
-from dllm_core.tensors import Tensor
+from dllm_core.tensors import BF16, Tensor, widen
+
+IN_PLACE = (32, 8)  # bits of the schemes whose packed files are what this backend computes with; others are unpacked
 
 
 @dataclass(frozen=True)
 class NumpyLinear:
-    """Layout of this backend: row-major, as `dllm_core.quant` has it."""
+    """Layout of this backend: row-major, as `dllm_core.quant` has it; bfloat16 weights are held as float32."""
 
     weight: F32 | quant.QuantisedWeight  # [N, K]
     bias: F32 | None  # [N]
+    scheme: quant.Scheme
 
 
 class NumpyBackend(Backend):
     """Reference implementation; see `dllm_core.backend.Backend` for shapes and meaning."""
 
     name = "numpy"
-    schemes = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
+    schemes = tuple(quant.SCHEMES)
     default_scheme = "f32"
 
     def __init__(self, threads: int = 1) -> None:
@@ -45,13 +48,13 @@ class NumpyBackend(Backend):
         if not how.quantised:
             dense = np.empty((n, k), np.float32)
             for at, part in _chunks(weights):
-                dense[at : at + len(part)] = part
-            return NumpyLinear(dense, bias)
+                dense[at : at + len(part)] = part if scheme == "f32" else _as_bf16(part)
+            return NumpyLinear(dense, bias, how)
         codes, scales = np.empty((n, k), np.int8), np.empty((n, len(how.groups(k))), np.float32)
         for at, part in _chunks(weights):
             piece = quant.quantise_weight(part, how)
             codes[at : at + len(part)], scales[at : at + len(part)] = piece.codes, piece.scales
-        return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias)
+        return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias, how)
 
     def unpack_linear(self, handle: Handle) -> tuple[npt.NDArray[Any], F32 | None]:
         w = handle.weight
@@ -61,19 +64,24 @@ class NumpyBackend(Backend):
         return sum(a.nbytes for a in (*self.unpack_linear(handle), handle.bias) if a is not None)
 
     def layout(self, scheme: str) -> Layout:
-        return Layout("numpy", 1, "any", scheme, columns=1, depth=1)
+        depth, zero = (2, 8) if quant.get_scheme(scheme).bits == 4 else (1, 0)
+        return Layout("numpy", 1, "any", scheme, columns=1, depth=depth, zero=zero)
 
     def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
         values, scales = self.unpack_linear(handle)
         found = {"weights": values} if scales is None else {"codes": values, "scales": scales}
-        return found if handle.bias is None else {**found, "bias": handle.bias}
+        found = found if handle.bias is None else {**found, "bias": handle.bias}
+        return found if handle.scheme.bits in IN_PLACE else self.layout(handle.scheme.name).write(found, *values.shape)
 
     def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
-        bias, how = arrays.get("bias"), quant.get_scheme(meta.layout.scheme)
+        how, shape = meta.layout.how, (meta.n, meta.k)
+        if how.bits not in IN_PLACE:
+            arrays = meta.layout.read(arrays, *shape)
+        bias = arrays.get("bias")
         if not how.quantised:
-            return NumpyLinear(arrays["weights"].reshape(meta.n, meta.k), bias)
-        codes, scales = arrays["codes"].reshape(meta.n, meta.k), arrays["scales"].reshape(meta.n, -1)
-        return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias)
+            return NumpyLinear(arrays["weights"].reshape(shape), bias, how)
+        codes, scales = arrays["codes"].reshape(shape), arrays["scales"].reshape(meta.n, -1)
+        return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias, how)
 
     # ---- primitives ----
 
@@ -91,7 +99,7 @@ class NumpyBackend(Backend):
             codes, scale = quant.quantise_rows(x)
             y = quant.rescale(quant.accumulate(codes, w.weight), scale, w.weight)
         else:
-            y = np.matmul(x, w.weight.T)
+            y = np.matmul(x if w.scheme.bits == 32 else _as_bf16(x), w.weight.T)
         if w.bias is not None:
             y += w.bias
         return y if out is None else _into(out, y)
@@ -159,6 +167,11 @@ class NumpyBackend(Backend):
         with np.errstate(divide="ignore"):  # u = 0 gives -inf: never chosen
             noisy = logits.astype(np.float64) - temperature * np.log(-np.log(noise))
         return noisy.argmax(axis=1).astype(np.int64)
+
+
+def _as_bf16(x: F32) -> F32:
+    """x rounded to bfloat16, as float32."""
+    return widen(quant.round_bf16(x), BF16)
 
 
 def _chunks(weights: Sequence[Tensor]):

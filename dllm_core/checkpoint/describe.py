@@ -172,6 +172,5 @@ def _memory(folder: Folder, facts: Any, scales: _Scales, name: str) -> int:
 
 
 def _packed_bytes(n: int, k: int, scheme: Scheme) -> int:
-    if not scheme.quantised:
-        return 4 * n * k
-    return n * k + 4 * n * len(scheme.groups(k))
+    scales = len(scheme.groups(k)) if scheme.quantised else 0
+    return n * -(-k * scheme.bits // 8) + 4 * n * scales

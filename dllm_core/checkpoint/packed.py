@@ -26,7 +26,7 @@ from .shard import Shard
 
 FORMAT, VERSION = "dllm-packed", "1"
 PADDING = "padding."
-STORED = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.float32): "F32"}
+STORED = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16", np.dtype(np.float32): "F32"}
 
 
 class PackedFolder(Folder):

@@ -100,7 +100,8 @@ def scheme_option(command: Any) -> Any:
         type=SCHEME,
         metavar="NAME",
         envvar="DLLM_SCHEME",
-        help="Quantisation scheme: f32, qd8-f32-qc8w, qd8-f32-qb8w; the backend's default if not given.",
+        help="Quantisation scheme: f32, bf16, qd8-f32-qc8w, qd8-f32-qb8w or qd8-f32-qb4w; the backend's default if "
+        "not given.",
     )(command)
 
 

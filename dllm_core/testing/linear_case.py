@@ -9,6 +9,7 @@ import numpy as np
 
 from ..backend import F32, Backend
 from ..quant import TINY as ROW_IS_ZERO
+from ..quant import get_scheme
 from ..tensors import from_array
 from .case import TINY, UNIT, Array, Case, Guarded, Outputs, walk
 
@@ -30,7 +31,7 @@ class LinearCase(Case):
 
     op = "linear"
     scheme_matters = True
-    reason = "float32 sums of K products (f32) or of one product per group (int8), in any order"
+    reason = "float32 sums of K products (f32, bf16) or of one product per group (codes), in any order"
 
     def inputs(self) -> tuple[F32, list[F32], list[F32] | None]:
         rng = self.rng()
@@ -43,7 +44,7 @@ class LinearCase(Case):
             x = np.rint(x * 40).clip(-126, 126).astype(np.float32) + np.float32(0.5)
             x[:, 0] = 127
         elif self.data == "edges":
-            x, w = edges(x, self.scheme != "f32"), edges(w, False)
+            x, w = edges(x, get_scheme(self.scheme).quantised), edges(w, False)
         parts = np.split(w, np.cumsum(self.n)[:-1])
         bias = [rng.standard_normal(n, np.float32) for n in self.n] if self.bias else None
         return x, [np.ascontiguousarray(p) for p in parts], bias
@@ -68,9 +69,10 @@ class LinearCase(Case):
         return Outputs(exact, {"y": y})
 
     def bounds(self, reference: Outputs) -> Mapping[str, Array | float]:
-        x, weights, bias = self.inputs()
-        if self.scheme == "f32":
-            size = np.abs(x).astype(np.float64) @ np.abs(np.concatenate(weights)).astype(np.float64).T
+        x, _, bias = self.inputs()
+        if not get_scheme(self.scheme).quantised:
+            w = reference.exact["weight codes"]  # float32 or rounded; rounding adds at most 1 / 256 to x
+            size = 1.01 * np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64).T
             limit = walk(self.k) * size
         else:
             acc, scales = np.abs(reference.exact["accumulators"].astype(np.float64)), reference.exact["weight scales"]

@@ -235,7 +235,7 @@ class LayerCase(Case):
 
     op = "layer"
     scheme_matters = True
-    reason = "float32: a dozen sums. int8: a float ulp may tip an activation into the next code, now and then"
+    reason = "float32: a dozen sums. Otherwise a float ulp may tip an activation into the next code, now and then"
 
     def weights(self, backend: Backend) -> LayerWeights:
         rng = self.rng()

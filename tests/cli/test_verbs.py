@@ -354,7 +354,7 @@ def test_completion_scripts(dllm: Dllm, shell: str) -> None:
         ("dllm run --strategy fast-", {"fast-dual", "fast-prefix"}),
         ("dllm fill --commit entropy", {"entropy-bound", "entropy-exit"}),
         ("dllm run --block", {"--block-length"}),
-        ("dllm run --scheme qd8", {"qd8-f32-qc8w", "qd8-f32-qb8w"}),
+        ("dllm run --scheme qd8", {"qd8-f32-qc8w", "qd8-f32-qb8w", "qd8-f32-qb4w"}),
         ("dllm trai", {"train"}),
     ],
 )
