@@ -1,0 +1,5 @@
+from dllm_core.testing.conformance import BackendConformance
+
+
+class TestExample(BackendConformance):
+    backend_name = "example"
