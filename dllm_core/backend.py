@@ -6,9 +6,10 @@ graphs call only the coarsest of them, so overriding `linear` reaches everything
 replaces a whole transformer layer by one native call.
 
 Rows are tokens: a batch is the rows of several sequences laid end to end, so there is no padding. Arrays are
-float32 and C-contiguous unless said otherwise. A backend owns packed layout, threads and scratch; it never
-changes the meaning of an operator or of a scheme (`dllm_core.quant`), and its results do not depend on the
-thread count.
+float32 and C-contiguous unless said otherwise, R may be 0, and an argument is never changed unless its operator
+works in place (`rope`, `add_`, `out`, key/value stores). A result belongs to the caller. A backend owns packed
+layout, threads and scratch; it never changes the meaning of an operator or of a scheme (`dllm_core.quant`), and
+its results do not depend on the thread count. docs/reference.md is made of the docstrings here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Rows:
 
     Every sequence s owns the key/value slots kv_offsets[s]:kv_offsets[s+1], one per canvas position. A pass
     runs the R rows q_offsets[s]:q_offsets[s+1] of it, writes their keys and values to `slots` and lets them
-    attend to all slots of the sequence. A plain pass runs all positions; a cached pass runs fewer.
+    attend to all slots of the sequence. A plain pass runs all positions; a cached pass runs fewer; a sequence may
+    run none. Offsets ascend from 0; no two rows write one slot.
     """
 
     positions: I64  # [R] position of each row in its sequence, for the rotary embedding
@@ -73,10 +75,10 @@ class LayerWeights:
 
 
 class KVLayer(NamedTuple):
-    """Keys (rotated) and values of one layer: [slots, G, D] each. Backends may use another layout."""
+    """Keys (rotated) and values of one layer, as `Backend.allocate_kv` makes them. Backends may use another store."""
 
-    k: F32
-    v: F32
+    k: F32  # [slots, G, D]
+    v: F32  # [slots, G, D]
 
 
 class Scores(NamedTuple):
@@ -122,10 +124,10 @@ class Clock:
 class Backend(ABC):
     """The operators. See the module docstring for the rules; subclass `dllm_numpy.NumpyBackend`."""
 
-    name: str = ""
+    name: str = ""  # as it is registered
     isa: str = "portable"  # the instruction set the kernels were chosen for
-    schemes: tuple[str, ...] = ("f32",)
-    default_scheme: str = "f32"
+    schemes: tuple[str, ...] = ("f32",)  # what `prepare_linear` takes
+    default_scheme: str = "f32"  # one of them, where the user names none
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -135,38 +137,51 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare_linear(self, weights: Sequence[Tensor], scheme: str, biases: Sequence[Tensor] | None = None) -> Handle:
-        """Pack weights [N_i, K] (float32, F16 or BF16, read in chunks) for `linear`.
+        """Pack weights [N_i, K] (stored as F32, F16 or BF16; read them in chunks) and biases [N_i] for `linear`.
 
-        Several weights make one projection of N = sum(N_i) outputs, in order; each keeps its own scales.
+        Several weights make one projection of N = sum(N_i) outputs, in order; each output keeps its own scales. The
+        handle is opaque to the core, immutable, and owns its memory: the tensors may be unmapped afterwards.
+        UnsupportedError for a scheme that is not in `schemes`.
         """
 
     @abstractmethod
     def unpack_linear(self, handle: Handle) -> tuple[npt.NDArray[Any], F32 | None]:
-        """(codes int8 [N, K], scales float32 [N, G]), or (float32 [N, K], None) for f32. For tests and tools."""
+        """(codes int8 [N, K], scales float32 [N, G]) of a quantised handle, else (float32 [N, K], None).
+
+        The codes and scales of `dllm_core.quant.quantise_weight`, bit for bit. For tests and tools.
+        """
 
     @abstractmethod
     def linear_bytes(self, handle: Handle) -> int:
-        """Bytes that the packed weight occupies."""
+        """Bytes that the packed weight occupies: codes, scales and bias, with what pads them."""
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of working memory that are kept between calls."""
+        """Bytes of working memory that are kept between calls. It may grow when more rows come than ever before."""
         return 0
 
     # ---- level 1: packed weights as arrays, for model files ---------------------------------------------
 
     def layout(self, scheme: str) -> Layout:
-        """How `pack` lays a weight of this scheme out here. UnsupportedError for a backend without packed files."""
+        """How `pack` lays a weight of this scheme out here. UnsupportedError for a backend without packed files.
+
+        Override `layout`, `pack` and `unpack_file` together, or none of them: a backend whose `prepare_linear` makes
+        handles of its own and that inherits these three has no packed files.
+        """
         raise UnsupportedError(f"backend {self.name} has no packed files", "give the model that was not packed")
 
     def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of a prepared weight, named as in `layout(scheme).arrays` and in its order of elements."""
+        """The arrays of a prepared weight, named as in `layout(scheme).arrays` and in its order of elements.
+
+        Views are fine: the caller copies them to a file.
+        """
         raise UnsupportedError(f"backend {self.name} cannot write packed models", "choose another --backend")
 
     def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
         """The handle of a weight that lies in `arrays` (usually read-only and memory-mapped), used where they lie.
 
-        meta.layout is `layout(meta.layout.scheme)`: other layouts are rearranged before.
+        meta.layout is `layout(meta.layout.scheme)`: other layouts are rearranged before. The handle keeps the arrays
+        alive. ValueError if sizes are not those of meta.
         """
         raise UnsupportedError(f"backend {self.name} cannot use packed models", "give the model that was not packed")
 
@@ -174,60 +189,96 @@ class Backend(ABC):
 
     @abstractmethod
     def embed(self, table: Tensor, ids: I64) -> F32:
-        """Rows of the embedding table [V, d]: ids [R] -> [R, d]."""
+        """Rows of the embedding table [V, d] (stored as F32, F16 or BF16): ids int64 [R] -> float32 [R, d].
+
+        Exact: widening rounds nothing. The core has checked that ids lie in 0..V-1.
+        """
 
     @abstractmethod
     def rms_norm(self, x: F32, weight: F32, eps: float, out: F32 | None = None) -> F32:
-        """x / sqrt(mean(x^2) + eps) * weight, over the last axis of [R, d]."""
+        """x / sqrt(mean(x^2) + eps) * weight: x [R, d], weight [d] -> [R, d], mean over d in float32.
+
+        out: [R, d], written and returned, not x.
+        """
 
     @abstractmethod
     def linear(self, x: F32, w: Handle, out: F32 | None = None) -> F32:
-        """x [R, K] -> [R, N], with the scheme the handle was prepared for."""
+        """x [R, K] times the weights, plus the bias: [R, N], with the scheme the handle was prepared for.
+
+        Quantised: rows become int8 codes by `quant.quantise_rows`, sums are exact in int32, and only their scaling
+        rounds. A row with NaN or infinity gives a row of NaN. out: [R, N], written and returned, not x.
+        ValueError for another K.
+        """
 
     @abstractmethod
     def accumulators(self, x: F32, w: Handle) -> tuple[npt.NDArray[np.int8], F32, npt.NDArray[np.int32]]:
-        """The integers behind a quantised `linear`: (codes [R, K], scale [R], int32 [G, R, N]). For checks."""
+        """The integers behind a quantised `linear`: codes int8 [R, K] and scale float32 [R] of the rows, and int32
+        [G, R, N] sums of their products with the weights' codes, per group of inputs.
+
+        They equal `quant.quantise_rows` and `quant.accumulate` bit for bit. For checks; never called by models.
+        """
 
     @abstractmethod
     def rope(self, x: F32, heads: int, cos: F32, sin: F32, positions: I64) -> None:
-        """Rotate x [R, heads * D] in place: element j of the first half of a head pairs with j of the second."""
+        """Rotate x [R, heads * D] in place: element j of the first half of a head pairs with j of the second.
+
+        cos, sin: [positions, D / 2]; positions int64 [R], in any order and repeated at will.
+        """
 
     @abstractmethod
     def attention(self, q: F32, k: F32, v: F32, rows: Rows, out: F32 | None = None) -> F32:
         """softmax(q k^T / sqrt(D)) v within each sequence: q [R, H, D], k and v [slots, G, D] -> [R, H * D].
 
-        Query heads g*r..g*r+r-1 share key/value head g, r = H / G.
+        Query heads g*r..g*r+r-1 share key/value head g, r = H / G. Rows of sequence s see its slots, all of them
+        (`rows.mask` is "full"), and no others. out: [R, H * D], written and returned, not an input.
         """
 
     @abstractmethod
     def swiglu(self, gate_up: F32, out: F32 | None = None) -> F32:
-        """[R, 2 m] -> silu(first half) * second half, [R, m]."""
+        """silu(first half) * second half of gate_up [R, 2 m] -> [R, m], where silu(x) = x / (1 + exp(-x)).
+
+        Gates far below zero give 0, not NaN. out: [R, m], written and returned.
+        """
 
     @abstractmethod
     def add_(self, x: F32, y: F32) -> None:
-        """x += y."""
+        """x += y, in place: two arrays of one shape. One rounding, so exact."""
 
     @abstractmethod
     def statistics(self, logits: F32) -> Scores:
-        """Vocabulary statistics of logits [R, V]. -inf entries count as probability zero."""
+        """Vocabulary statistics of logits [R, V], V at least 1. -inf entries count as probability zero.
+
+        `ids`, `top` and `second` are exact; sums may be taken in any order.
+        """
 
     @abstractmethod
     def choose(self, logits: F32, noise: F64, temperature: float) -> I64:
-        """Gumbel-max sampling in float64: argmax of logits - T ln(-ln u) for u = noise [R, V] in [0, 1)."""
+        """Gumbel-max sampling in float64: argmax of logits - T ln(-ln u) for u = noise float64 [R, V] in [0, 1).
+
+        logits float32 [R, V] -> ids int64 [R]. Where u is 0 or the logit -inf a token is never chosen. Exact.
+        """
 
     # ---- level 2: composites ----------------------------------------------------------------------------
 
     def norm_linear(self, x: F32, norm: F32, eps: float, w: Handle) -> F32:
-        """linear(rms_norm(x)): normalise once, quantise once, one fused projection."""
+        """linear(rms_norm(x)): x [R, K], norm [K] -> [R, N]. Normalises once, quantises once, one fused projection."""
         return self.linear(self.rms_norm(x, norm, eps), w)
 
     def allocate_kv(self, layers: int, slots: int, kv_heads: int, head_dim: int) -> list[Any]:
-        """One key/value store per layer, in a layout of the backend's choice."""
+        """One key/value store per layer, opaque to the core; `kv` below is one of them. Zeros at first.
+
+        Default: a `KVLayer` each. It lives as long as a decode. A backend that overrides it overrides
+        `attention_block` or `layer` too, which alone look inside.
+        """
         shape = (slots, kv_heads, head_dim)
         return [KVLayer(np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(layers)]
 
     def attention_block(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
-        """x + attn_out(attention(rope(qkv(norm(x))))), storing keys and values; `keep` limits the rows returned."""
+        """x + attn_out(attention(rope(qkv(norm(x))))): x [R, d] -> [R, d], or [len(keep), d].
+
+        Keys (rotated) and values of all R rows go to `rows.slots` of `kv` first, unless that is None. keep: int64,
+        ascending, the rows that attend and are returned; None for all.
+        """
         h, g, hd = w.heads, w.kv_heads, w.head_dim
         with self.clock.time("gemm"):
             qkv = self.norm_linear(x, w.attn_norm, w.eps, w.qkv)
@@ -247,7 +298,7 @@ class Backend(ABC):
         return y
 
     def mlp(self, x: F32, w: LayerWeights) -> F32:
-        """x + down(swiglu(gate_up(norm(x))))."""
+        """x + down(swiglu(gate_up(norm(x)))): x [R, d] -> [R, d]."""
         with self.clock.time("gemm"):
             gate_up = self.norm_linear(x, w.mlp_norm, w.eps, w.gate_up)
         with self.clock.time("other"):
@@ -258,11 +309,17 @@ class Backend(ABC):
         return y
 
     def layer(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
-        """One transformer layer: x [R, d] -> [R, d], or only the rows `keep` of it (ascending)."""
+        """One transformer layer: x [R, d] -> [R, d], or only the rows `keep` of it (int64, ascending): [len(keep), d].
+
+        What the graphs call. `keep` changes which rows come back, never their values beyond rounding.
+        """
         return self.mlp(self.attention_block(x, w, kv, rows, keep), w)
 
     def score(self, h: F32, head: Handle) -> Scores:
-        """Vocabulary statistics of linear(h, head): h [R, d], already normalised, in row blocks."""
+        """Vocabulary statistics of linear(h, head): h [R, d], already normalised, head of N = V outputs.
+
+        In blocks of rows or of the vocabulary: logits of all rows never exist together. What the graphs call.
+        """
         with self.clock.time("head"):
             parts = [self.statistics(self.linear(h[at : at + 64], head)) for at in range(0, max(len(h), 1), 64)]
             return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
