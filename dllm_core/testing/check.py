@@ -17,9 +17,10 @@ from ..errors import BackendUnavailable, DllmError
 from ..models import build_model
 from ..models.base import Model, Tensors
 from ..plugins import Registry
-from .case import Case, compare
+from .case import Case
 from .cases import CASES
 from .random_model import random_checkpoint
+from .watch import judge
 
 # Of the largest logit. int8: a float ulp may tip an activation into the next code, and layers pass it on.
 FORWARD_TOLERANCE = {False: 1e-4, True: 5e-2}
@@ -97,7 +98,7 @@ def run_checks(
 def check_case(backend: Backend, case: Case) -> tuple[Case, CheckRow]:
     """One case on one backend."""
     try:
-        found = compare(case, case.run(backend))
+        found = judge(case, backend)
     except Exception as error:  # see run_checks
         return case, _failed(backend.name, backend.isa, case.name, error)
     exact = found.exact if found.compared else None

@@ -23,6 +23,8 @@ from .cases import CASES
 from .check import isa_variants
 from .linear_case import LinearCase
 from .random_model import random_model
+from .steady import WORK, held, temporaries
+from .watch import judge
 
 # Of a scheme on normally distributed data, by the bits of its weights. Rounding to steps errs by a third of half a
 # step squared: int8 steps are the range / 254, int4 steps (weights only) the extreme / 8.4, bfloat16 has 8 bits.
@@ -33,6 +35,9 @@ class BackendConformance:
     """Subclass it, set `backend_name` (or override `make`), and let pytest collect it."""
 
     backend_name = ""
+    # Bytes that an operator with `out=` may allocate for itself once it is warm: small objects of Python, not arrays.
+    # None: it may allocate what it likes, as the reference does.
+    temporary_bytes: int | None = None
 
     @classmethod
     def make(cls, threads: int) -> Backend:
@@ -62,10 +67,10 @@ class BackendConformance:
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_equals_the_reference(self, case: Case, variants: list[Backend]) -> None:
-        """Integers bit for bit, floats within the bound that the case derives, canaries intact."""
+        """Integers bit for bit, floats within the bound that the case derives, canaries and inputs intact."""
         for backend in variants:
             if case.scheme in backend.schemes:
-                found = compare(case, case.run(backend))
+                found = judge(case, backend)
                 assert not found.problems, f"{backend.isa}: {found.problems} ({case.reason})"
 
     @pytest.mark.parametrize("case", CASES, ids=str)
@@ -120,6 +125,24 @@ class BackendConformance:
                 np.testing.assert_array_equal(values["weights" if scales is None else "codes"], codes)
                 if scales is not None:
                     np.testing.assert_array_equal(values["scales"], scales)
+
+    def test_keeps_no_more_memory_from_pass_to_pass(self, variants: list[Backend]) -> None:
+        """After the first passes nothing grows: neither arrays and objects, nor scratch, nor the process."""
+        for backend in variants:
+            for scheme in backend.schemes:
+                grown = held(backend, scheme)
+                assert grown.scratch == 0, f"{backend.isa} {scheme}: scratch grew by {grown.scratch} bytes"
+                assert grown.traced < grown.least / 4, f"{backend.isa} {scheme}: {grown.traced} bytes of Python remain"
+                assert grown.resident < grown.least / 2, f"{backend.isa} {scheme}: the process grew by {grown.resident}"
+
+    @pytest.mark.parametrize("op", WORK)
+    def test_allocates_nothing_in_the_steady_state(self, op: str, variants: list[Backend]) -> None:
+        """For backends that say so with `temporary_bytes`."""
+        limit = float("inf") if self.temporary_bytes is None else self.temporary_bytes
+        for backend in variants:
+            for scheme in backend.schemes:
+                most = temporaries(backend, scheme, op)
+                assert most <= limit, f"{backend.isa} {scheme}: {op} allocates {most} bytes"
 
     def test_decodes_the_reference_tokens(self, variants: list[Backend]) -> None:
         """Every canvas of a tiny random model in float32, token for token; two prompts of unequal length."""

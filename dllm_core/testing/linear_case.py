@@ -51,7 +51,6 @@ class LinearCase(Case):
 
     def run(self, backend: Backend) -> Outputs:
         x, weights, bias = self.inputs()
-        before = x.copy()
         biases = None if bias is None else [from_array(b) for b in bias]
         handle = backend.prepare_linear([from_array(w) for w in weights], self.scheme, biases)
         out = Guarded(self.rows, sum(self.n))
@@ -64,8 +63,6 @@ class LinearCase(Case):
         if scales is not None:
             exact["weight scales"] = scales
             exact.update(zip(("codes", "scales", "accumulators"), backend.accumulators(x, handle), strict=True))
-        if not np.array_equal(x, before, equal_nan=True):
-            raise ValueError("linear changed its input")
         return Outputs(exact, {"y": y})
 
     def bounds(self, reference: Outputs) -> Mapping[str, Array | float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -15,6 +17,7 @@ from dllm_core.checkpoint import open_folder
 from dllm_core.errors import BackendUnavailable, NotFoundError
 from dllm_core.plugins import BackendEntry, Registry
 from dllm_core.testing import random_checkpoint, run_checks, save_random_checkpoint
+from dllm_core.testing.conformance import BackendConformance
 
 Q = "qd8-f32-qc8w"
 
@@ -159,6 +162,15 @@ class Forgets(Fine):
         return super().attention_block(x, w, kv, rows, keep)
 
 
+class ScalesInPlace(Fine):
+    """The queries are scaled where they lie."""
+
+    def attention(self, q, k, v, rows, out=None):
+        y = super().attention(q, k, v, rows, out)
+        q *= np.float32(q.shape[2] ** -0.5)
+        return y
+
+
 class Explodes(Fine):
     def swiglu(self, gate_up, out=None):
         raise IndexError("out of range")
@@ -189,6 +201,7 @@ EXPECTED = [
     (TiledHeads, {"attention", "layer f32", "forward f32"}),
     (LastTie, {"statistics"}),
     (Forgets, {"layer f32", f"layer {Q}"}),
+    (ScalesInPlace, {"attention"}),
     (Explodes, {"swiglu", "layer f32", "forward f32"}),
     (Float64, {"embed"}),
     (NoStart, {"start"}),
@@ -210,7 +223,7 @@ def test_a_sound_subclass_passes():
 
 def test_only_what_is_broken_is_named():
     assert set(failed(BadPacking)) == {f"linear {Q}"}
-    assert set(failed(LastTie)) == {"statistics", "score f32", f"score {Q}", "score qd8-f32-qb8w"}
+    assert set(failed(LastTie)) == {"statistics", *(f"score {scheme}" for scheme in quant.SCHEMES)}
     assert set(failed(Overrun)) == {"rms_norm"}
 
 
@@ -263,3 +276,59 @@ def test_a_random_checkpoint_on_disk_is_the_one_in_memory(tmp_path):
     other = random_checkpoint(seed=2)[1]
     name = "model.transformer.wte.weight"
     assert not np.array_equal(other.tensor(name).array(), tensors.tensor(name).array())
+
+
+class KeepsResults(Fine):
+    """Holds on to what it has returned."""
+
+    def __init__(self, threads=1):
+        super().__init__(threads)
+        self.kept = []
+
+    def swiglu(self, gate_up, out=None):
+        self.kept.append(super().swiglu(gate_up).copy())
+        return super().swiglu(gate_up, out)
+
+
+class LosesMemory(Fine):
+    """Asks the C library for memory at every call, uses it and never frees it."""
+
+    def linear(self, x, w, out=None):
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+        ctypes.memset(libc.malloc(ctypes.c_size_t(x.nbytes)), 1, x.nbytes)
+        return super().linear(x, w, out)
+
+
+class GrowsScratch(Fine):
+    """Makes its scratch larger at every call."""
+
+    size = 0
+
+    def rms_norm(self, x, weight, eps, out=None):
+        self.size += x.nbytes
+        return super().rms_norm(x, weight, eps, out)
+
+    @property
+    def scratch_bytes(self):
+        return self.size
+
+
+GROWS = [(KeepsResults, "of Python remain"), (GrowsScratch, "scratch grew")]
+if sys.platform == "linux":  # elsewhere the size of the process is not read
+    GROWS.append((LosesMemory, "the process grew"))
+
+
+@pytest.mark.parametrize(("cls", "message"), GROWS)
+def test_memory_that_grows_is_seen(cls, message):
+    with pytest.raises(AssertionError, match=message):
+        BackendConformance().test_keeps_no_more_memory_from_pass_to_pass([cls(1)])
+
+
+def test_a_promise_to_allocate_nothing_is_kept_or_seen():
+    class Promises(BackendConformance):
+        temporary_bytes = 8192
+
+    with pytest.raises(AssertionError, match="swiglu allocates"):  # the reference has temporary arrays
+        Promises().test_allocates_nothing_in_the_steady_state("swiglu", [Fine(1)])
+    BackendConformance().test_allocates_nothing_in_the_steady_state("swiglu", [Fine(1)])

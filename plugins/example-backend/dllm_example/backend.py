@@ -17,7 +17,6 @@ class ExampleBackend(NumpyBackend):
     """`linear` is this backend's own; weights, their layout and all other operators are the reference's."""
 
     name = "example"
-    schemes = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
     default_scheme = "qd8-f32-qc8w"
 
     def __init__(self, threads=1):
