@@ -73,10 +73,10 @@ class Answer(Timing):
         self.engine.generate(PROMPT, strategy="fast")
 
     def track_wrong_answers(self, *_: object) -> float:
-        """Of 8 held-out prompts per task."""
+        """Of 3 held-out prompts per task."""
         from dllm_train.tasks import held_out_set
 
-        rows = held_out_set(8)
+        rows = held_out_set(3)
         answers = self.engine.generate_batch([row["prompt"] for row in rows], strategy="fast")
         wrong = sum(answer.text != row["answer"] for row, answer in zip(rows, answers, strict=True))
         return 100.0 * wrong / len(rows)

@@ -65,7 +65,7 @@ class LargeMemory:
 
 
 class PackedFile(Timing):
-    """A model of 115 million parameters, packed: written, opened, opened and run once. The file is in the page cache."""
+    """A model of 115 million parameters, packed: written, opened, run once. The file is in the page cache."""
 
     params = (QUANTISED,)
     param_names = ("scheme",)

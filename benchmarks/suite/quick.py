@@ -1,4 +1,4 @@
-"""The part of the suite that runs on every change: short, and small enough for a core's own caches, so little disturbed.
+"""The part of the suite that runs on every change: short, and within a core's own caches, so little disturbed.
 
 `benchmarks/continuous.py` compares two commits with it; `asv run --python=same --quick --dry-run --bench quick` runs it
 once.
@@ -55,7 +55,7 @@ class QuickBackend(_Linear, _Short):
 
 
 class QuickThreads(_Linear, _Short):
-    params = ["numba-int8", FAST]
+    params = (["numba-int8", FAST],)
     param_names = ("backend",)
 
     def setup(self, name: str) -> None:

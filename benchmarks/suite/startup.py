@@ -44,7 +44,7 @@ class Process:
     rounds = 1
     repeat = 9
     number = 1
-    params = ["python -c pass", "import dllm_core", "dllm --version", "dllm run"]
+    params = (["python -c pass", "import dllm_core", "dllm --version", "dllm run"],)
     param_names = ("command",)
 
     def setup(self, command: str) -> None:
