@@ -122,7 +122,7 @@ def measure(stage: str, base: str, head: str, bench: str, rounds: int, factor: f
     found = read(results, base), read(results, head)
     for commit, samples in zip((base, head), found, strict=True):
         if not any(samples.values()):
-            raise Trouble(f"nothing could be measured at {commit[:8]} (asv: {code}): it does not build, or does not run")
+            raise Trouble(f"nothing was measured at {commit[:8]} (asv: {code}): it does not build, or does not run")
     return found
 
 
