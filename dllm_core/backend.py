@@ -48,8 +48,8 @@ class Rows:
 
     positions: I64  # [R] position of each row in its sequence, for the rotary embedding
     slots: I64 | None  # [R] key/value slot that each row writes; None: queries only, nothing is written
-    q_offsets: I64  # [S + 1]
-    kv_offsets: I64  # [S + 1]
+    q_offsets: I64  # [S + 1] first row of each of S sequences, and R
+    kv_offsets: I64  # [S + 1] first slot of each sequence, and the number of slots
     mask: str = "full"  # which keys a row sees; "full" is bidirectional attention
 
     def __len__(self) -> int:
@@ -66,12 +66,12 @@ class LayerWeights:
     mlp_norm: F32  # [d]
     gate_up: Handle  # [2 m, d]: gate (gets SiLU) then up
     down: Handle  # [d, m]
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    cos: F32  # [positions, D / 2], float32
-    sin: F32
+    heads: int  # H
+    kv_heads: int  # G, divides H
+    head_dim: int  # D, even
+    eps: float  # of both norms
+    cos: F32  # [positions, D / 2]
+    sin: F32  # [positions, D / 2]
 
 
 class KVLayer(NamedTuple):
@@ -87,7 +87,7 @@ class Scores(NamedTuple):
     ids: I64  # [R] argmax, the lowest id on ties
     top: F32  # [R] its logit
     second: F32  # [R] the second largest logit
-    logsumexp: F32  # [R]
+    logsumexp: F32  # [R] ln sum exp(logits)
     entropy: F32  # [R] of softmax(logits), nats
 
     @property
