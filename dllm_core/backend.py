@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +50,9 @@ class Rows:
     slots: I64 | None  # [R] key/value slot that each row writes; None: queries only, nothing is written
     q_offsets: I64  # [S + 1] first row of each of S sequences, and R
     kv_offsets: I64  # [S + 1] first slot of each sequence, and the number of slots
-    mask: str = "full"  # which keys a row sees; "full" is bidirectional attention
+    # [R] how many slots of its sequence, from the first on, each row sees; None: all of them (bidirectional).
+    # `causal` and `block_causal` make it
+    visible: I64 | None = None
 
     def __len__(self) -> int:
         return int(self.positions.shape[0])
@@ -229,8 +231,9 @@ class Backend(ABC):
     def attention(self, q: F32, k: F32, v: F32, rows: Rows, out: F32 | None = None) -> F32:
         """softmax(q k^T / sqrt(D)) v within each sequence: q [R, H, D], k and v [slots, G, D] -> [R, H * D].
 
-        Query heads g*r..g*r+r-1 share key/value head g, r = H / G. Rows of sequence s see its slots, all of them
-        (`rows.mask` is "full"), and no others. out: [R, H * D], written and returned, not an input.
+        Query heads g*r..g*r+r-1 share key/value head g, r = H / G. Rows of sequence s see its slots and no others: all
+        of them, or the leading ones that `rows.visible` allows; a row that sees none gives zeros. out: [R, H * D],
+        written and returned, not an input.
         """
 
     @abstractmethod
@@ -328,4 +331,20 @@ class Backend(ABC):
 def select_rows(rows: Rows, keep: I64) -> Rows:
     """The pass restricted to the query rows `keep` (ascending); nothing is written."""
     q_offsets = np.searchsorted(keep, rows.q_offsets).astype(np.int64)
-    return Rows(rows.positions[keep], None, q_offsets, rows.kv_offsets, rows.mask)
+    visible = None if rows.visible is None else rows.visible[keep]
+    return Rows(rows.positions[keep], None, q_offsets, rows.kv_offsets, visible)
+
+
+def causal(rows: Rows) -> Rows:
+    """`rows` with attention to the own position and those before it."""
+    return block_causal(rows, 1)
+
+
+def block_causal(rows: Rows, block_length: int) -> Rows:
+    """`rows` with attention to the own block of positions, in both directions, and to all blocks before it.
+
+    Blocks are counted from position 0 of the sequence; the last one may be shorter.
+    """
+    slots = np.repeat(np.diff(rows.kv_offsets), np.diff(rows.q_offsets))
+    visible = np.minimum((rows.positions // block_length + 1) * block_length, slots)
+    return replace(rows, visible=visible.astype(np.int64))

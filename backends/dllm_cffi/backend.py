@@ -200,8 +200,6 @@ class CffiBackend(NumpyBackend):
         call(lib.dllm_rope(self.row, self.threads, floats(x), heads, head_dim, *at))
 
     def attention(self, q: F32, k: F32, v: F32, rows: Rows, out: F32 | None = None) -> F32:
-        if rows.mask != "full":
-            return super().attention(q, k, v, rows, out)
         heads, head_dim = q.shape[1:]
         q = checked(q, np.float32, (len(rows), heads, head_dim))
         k, v = (checked(t, np.float32, (len(t), k.shape[1], head_dim)) for t in (k, v))
@@ -247,7 +245,7 @@ class CffiBackend(NumpyBackend):
         return scores
 
     def layer(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
-        if rows.mask != "full" or len(rows) == 0 or (keep is not None and len(keep) == 0):
+        if len(rows) == 0 or (keep is not None and len(keep) == 0):
             return super().layer(x, w, kv, rows, keep)
         x = checked(x, np.float32, (len(rows), w.qkv.k))
         layer, every, queries, kept = self._layer(w), self._rows(rows), self._rows(rows), ffi.NULL

@@ -107,8 +107,12 @@ class CRows:
         struct = ffi.new("dllm_rows *", {"rows": count, "sequences": sequences})
         struct.positions, struct.q_offsets, struct.kv_offsets = longs(positions), longs(q_offsets), longs(kv_offsets)
         struct.slots = ffi.NULL if rows.slots is None else longs(slots)
+        visible = positions[:0] if rows.visible is None else checked(rows.visible, np.int64, (count,))
+        if visible.size and (visible.min() < 0 or (visible > np.repeat(np.diff(kv_offsets), np.diff(q_offsets))).any()):
+            raise ValueError("a row cannot see more slots than its sequence has, or fewer than none")
+        struct.visible = ffi.NULL if rows.visible is None else longs(visible)
         last_slot = max(kv_offsets[-1], slots.max(initial=-1) + 1)
-        arrays = (positions, slots, q_offsets, kv_offsets)
+        arrays = (positions, slots, visible, q_offsets, kv_offsets)
         return cls(rows, struct, arrays, int(positions.max(initial=-1)) + 1, int(last_slot))
 
 

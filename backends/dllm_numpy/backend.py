@@ -127,13 +127,22 @@ class NumpyBackend(Backend):
             ka, kb = rows.kv_offsets[s : s + 2]
             if qa == qb:
                 continue
+            if ka == kb:
+                y[qa:qb] = 0
+                continue
             queries = q[qa:qb].transpose(1, 0, 2)  # [H, Q, D]
             keys = np.repeat(k[ka:kb].transpose(1, 2, 0), shared, axis=0)  # [H, D, T]
             values = np.repeat(v[ka:kb].transpose(1, 0, 2), shared, axis=0)  # [H, T, D]
             scores = (queries @ keys) * scale
+            hidden = None if rows.visible is None else np.arange(kb - ka) >= rows.visible[qa:qb, None]  # [Q, T]
+            if hidden is not None:
+                scores[:, hidden] = -np.inf
+                scores[:, hidden.all(axis=1)] = 0  # sees nothing: any finite number, its weights become zero below
             scores -= scores.max(axis=-1, keepdims=True)
             np.exp(scores, out=scores)
             scores /= scores.sum(axis=-1, keepdims=True)
+            if hidden is not None:
+                scores[:, hidden] = 0
             y[qa:qb] = (scores @ values).transpose(1, 0, 2)
         return y.reshape(r, heads * hd)
 

@@ -51,6 +51,9 @@ def _attention() -> list[Case]:
     cases += [AttentionCase(CACHED, *shape) for shape in shapes]
     cases += [AttentionCase(s, 4, 2, 16, d) for s in (WHOLE, LONG) for d in ("sharp", "equal", "rising")]
     cases += [AttentionCase(((130, 130),), 2, 1, 32), AttentionCase(((2, 300), (257, 257)), 2, 2, 16)]
+    for segments in (RAGGED, CACHED, ((3, 150), (70, 130))):
+        cases += [AttentionCase(segments, 4, 2, 16, mask=mask) for mask in ("causal", "block", "none")]
+    cases += [AttentionCase(((0, 0), (2, 2)), 2, 1, 8, mask=mask) for mask in ("full", "causal")]
     return cases
 
 
@@ -79,6 +82,7 @@ def _composites(scheme: str) -> list[Case]:
         LayerCase(WHOLE, 4, 2, 16, 96, scheme),
         LayerCase(RAGGED, 6, 2, 12, 200, scheme),
         LayerCase(CACHED, 2, 2, 64, 160, scheme),
+        LayerCase(CACHED, 4, 2, 16, 96, scheme, "block"),
         ScoreCase(1, 64, 1000, scheme),
         ScoreCase(70, 72, 509, scheme),
         ScoreCase(0, 64, 33, scheme),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..backend import F32, Backend, LayerWeights, Rows
+from ..backend import F32, Backend, LayerWeights, Rows, block_causal, causal
 from ..decoding.canvas import full_rows
 from ..models.base import rope_tables
 from ..tensors import Tensor, from_array
@@ -71,16 +71,25 @@ def segment_rows(segments: tuple[tuple[int, int], ...]) -> Rows:
     return Rows(positions, slots, q, kv)
 
 
+def masked(rows: Rows, mask: str) -> Rows:
+    """`rows` with the mask that a case names."""
+    if mask == "none":
+        return replace(rows, visible=np.where(np.arange(len(rows)) % 2, 0, causal(rows).visible))
+    return {"full": rows, "causal": causal(rows), "block": block_causal(rows, 5)}[mask]
+
+
 @dataclass(frozen=True)
 class AttentionCase(Case):
     """attention over ragged segments of (query rows, key rows). data: "normal"; "sharp": scores of several hundred;
-    "equal": all keys alike; "rising": every key weighs more than all before it together."""
+    "equal": all keys alike; "rising": every key weighs more than all before it together. mask: "full", "causal",
+    "block" (blocks of five positions), "none" (every other row sees nothing)."""
 
     segments: tuple[tuple[int, int], ...]
     heads: int
     kv_heads: int
     head_dim: int
     data: str = "normal"
+    mask: str = "full"
 
     op = "attention"
     reason = "scores are sums of D products, their error passes exp; then a weighted mean over the keys"
@@ -97,7 +106,7 @@ class AttentionCase(Case):
         elif self.data == "rising":
             q[...] = np.abs(q)
             k[...] = np.arange(slots, dtype=np.float32)[:, None, None] / np.float32(self.head_dim**0.5)
-        return q, k, v, rows
+        return q, k, v, masked(rows, self.mask)
 
     def run(self, backend: Backend) -> Outputs:
         q, k, v, rows = self.inputs()
@@ -232,6 +241,7 @@ class LayerCase(Case):
     head_dim: int
     mlp: int
     scheme: str
+    mask: str = "full"
 
     op = "layer"
     scheme_matters = True
@@ -266,13 +276,13 @@ class LayerCase(Case):
 
     def run(self, backend: Backend) -> Outputs:
         w, rng = self.weights(backend), np.random.default_rng(1)
-        some = segment_rows(self.segments)
-        whole = full_rows(some.kv_offsets)
+        some = masked(segment_rows(self.segments), self.mask)
+        whole = masked(full_rows(some.kv_offsets), self.mask)
         x = rng.standard_normal((len(whole), self.heads * self.head_dim), np.float32)
         fresh = rng.standard_normal((len(some), x.shape[1]), np.float32)
         keep = np.arange(0, len(some), 2)
         kv = backend.allocate_kv(1, len(whole), self.kv_heads, self.head_dim)[0]
-        queries = Rows(some.positions, None, some.q_offsets, some.kv_offsets)
+        queries = replace(some, slots=None)
         first = backend.layer(x.copy(), w, kv, whole)
         cached = backend.layer(fresh.copy(), w, kv, some)
         kept = backend.layer(-fresh, w, kv, some, keep)

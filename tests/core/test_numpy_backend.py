@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from dllm_numpy.backend import NumpyBackend
 
-from dllm_core.backend import Rows, Scores, select_rows
+from dllm_core.backend import Rows, Scores, block_causal, causal, select_rows
 from dllm_core.errors import UnsupportedError
 from dllm_core.models.base import rope_tables
 from dllm_core.tensors import Tensor, from_array
@@ -173,3 +175,23 @@ def test_select_rows():
     assert some.q_offsets.tolist() == [0, 2, 2, 3]
     assert some.kv_offsets.tolist() == [0, 3, 5, 6]
     assert some.slots is None
+
+
+def test_masks_show_a_row_the_leading_slots_of_its_sequence():
+    """Equal scores: the output is the mean of the values that a row sees."""
+    rows = Rows(np.array([0, 1, 2, 4, 0]), None, np.array([0, 4, 5]), np.array([0, 5, 7]))
+    values = np.array([1, 2, 4, 8, 16, 100, 300], np.float32).reshape(7, 1, 1)
+    q, k = np.zeros((5, 1, 1), np.float32), np.ones((7, 1, 1), np.float32)
+
+    def means(which):
+        return NumpyBackend(1).attention(q, k, values, which).reshape(-1).tolist()
+
+    assert means(rows) == pytest.approx([6.2, 6.2, 6.2, 6.2, 200])
+    assert causal(rows).visible.tolist() == [1, 2, 3, 5, 1]
+    assert means(causal(rows)) == pytest.approx([1, 1.5, 7 / 3, 6.2, 100])
+    # blocks of three: positions 0-2 see each other, 3 and 4 (a shorter last block) see all; the second has two slots
+    assert block_causal(rows, 3).visible.tolist() == [3, 3, 3, 5, 2]
+    assert means(block_causal(rows, 3)) == pytest.approx([7 / 3, 7 / 3, 7 / 3, 6.2, 200])
+    kept = select_rows(block_causal(rows, 3), np.array([1, 4]))
+    assert kept.visible.tolist() == [3, 2]
+    assert means(replace(rows, visible=np.array([0, 1, 0, 0, 0]))) == [0, 1, 0, 0, 0]

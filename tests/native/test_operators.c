@@ -48,6 +48,7 @@ static void test_rms_norm_and_swiglu(int threads, int64_t rows, int64_t width) {
 typedef struct {
     int64_t heads, kv_heads, head_dim;
     int64_t q_offsets[4], kv_offsets[4]; /* three sequences, one of them without queries */
+    const int64_t *visible;
 } heads_shape;
 
 static void expect_attention(const heads_shape *s, const float *q, const float *k, const float *v,
@@ -58,7 +59,7 @@ static void expect_attention(const heads_shape *s, const float *q, const float *
         for (int64_t r = s->q_offsets[seq]; r < s->q_offsets[seq + 1]; r++)
             for (int64_t h = 0; h < s->heads; h++) {
                 int64_t at = h / (s->heads / s->kv_heads) * hd, first = s->kv_offsets[seq],
-                        last = s->kv_offsets[seq + 1];
+                        last = s->visible ? first + s->visible[r] : s->kv_offsets[seq + 1];
                 double total = 0, *out = y + r * width + h * hd;
                 for (int64_t t = first; t < last; t++) {
                     double score = 0;
@@ -75,8 +76,8 @@ static void expect_attention(const heads_shape *s, const float *q, const float *
 }
 
 static void test_attention(int threads, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-    heads_shape s = {heads, kv_heads, head_dim, {0, 9, 9, 26}, {0, 17, 20, 41}};
-    int64_t rows = 26, slots = 41, width = heads * head_dim, kv_width = kv_heads * head_dim;
+    heads_shape s = {heads, kv_heads, head_dim, {0, 9, 9, 26}, {0, 17, 20, 41}, NULL};
+    int64_t visible[26], rows = 26, slots = 41, width = heads * head_dim, kv_width = kv_heads * head_dim;
     float *q = uniforms(rows * width), *k = uniforms(slots * kv_width), *v = uniforms(slots * kv_width);
     float *y = exact(rows * width * 4);
     double *want = malloc((size_t)(rows * width) * sizeof *want);
@@ -87,6 +88,13 @@ static void test_attention(int threads, int64_t heads, int64_t kv_heads, int64_t
     CHECK(dllm_attention_run(current, threads, q, k, v, heads, kv_heads, head_dim, &r, y, scratch) == DLLM_OK,
           "status");
     near(y, want, rows * width, 3e-6, "attention");
+    for (int64_t i = 0; i < rows; i++) /* from nothing to everything */
+        visible[i] = i % 4 == 3 ? 0 : i < 9 ? 2 * i + 1 : i - 5;
+    s.visible = r.visible = visible;
+    expect_attention(&s, q, k, v, want);
+    CHECK(dllm_attention_run(current, threads, q, k, v, heads, kv_heads, head_dim, &r, y, scratch) == DLLM_OK,
+          "status");
+    near(y, want, rows * width, 3e-6, "attention to leading slots");
     release(scratch, bytes, "scratch");
     FREE_FLOATS(q, rows * width);
     FREE_FLOATS(k, slots * kv_width);
@@ -218,7 +226,7 @@ static void test_layer(int threads, int scheme) {
     const int64_t positions[] = {0, 1, 2, 5, 19, 3, 0, 1, 2, 3, 4},
                   slots[] = {0, 1, 2, 3, 4, 5, 8, 9, 10, 12, 13};
     const int64_t q_offsets[] = {0, 6, 11}, kv_offsets[] = {0, 8, 14};
-    dllm_rows rows = {ROWS, 2, positions, slots, q_offsets, kv_offsets};
+    dllm_rows rows = {ROWS, 2, positions, slots, q_offsets, kv_offsets, NULL};
     expect_layer(threads, &w, &rows, x, want_k, want_v, want);
 
     int64_t bytes = dllm_layer_scratch(&w, threads, ROWS);
@@ -234,7 +242,7 @@ static void test_layer(int threads, int scheme) {
     FREE_FLOATS(y, ROWS * D);
 
     const int64_t keep[] = {0, 4, 5, 10}, kept_positions[] = {0, 19, 3, 4}, kept_offsets[] = {0, 3, 4};
-    dllm_rows queries = {4, 2, kept_positions, NULL, kept_offsets, kv_offsets};
+    dllm_rows queries = {4, 2, kept_positions, NULL, kept_offsets, kv_offsets, NULL};
     y = exact(4 * D * 4);
     CHECK(dllm_layer_run(threads, &w, &rows, &queries, keep, x, k, v, y, scratch, &seconds) == DLLM_OK,
           "status");
@@ -242,6 +250,15 @@ static void test_layer(int threads, int scheme) {
         CHECK(!memcmp(y + i * D, want + keep[i] * D, D * 4), "%s: kept row %d differs",
               dllm_row_name(current), i);
     FREE_FLOATS(y, 4 * D);
+
+    rows.slots = NULL; /* queries alone: keys and values are as they were */
+    y = exact(ROWS * D * 4);
+    CHECK(dllm_layer_run(threads, &w, &rows, &rows, NULL, x, k, v, y, scratch, &seconds) == DLLM_OK,
+          "status");
+    CHECK(!memcmp(y, want, ROWS * D * 4), "%s: queries alone differ", dllm_row_name(current));
+    CHECK(!memcmp(k, want_k, SLOTS * G * HD * 4) && !memcmp(v, want_v, SLOTS * G * HD * 4),
+          "keys and values");
+    FREE_FLOATS(y, ROWS * D);
     release(scratch, bytes, "scratch");
     free_linear(qkv), free_linear(out), free_linear(gate_up), free_linear(down);
     FREE_FLOATS(norms, 2 * D);

@@ -91,6 +91,7 @@ typedef struct {
     const int64_t *slots;      /* [rows] key/value slot that each row writes, or NULL */
     const int64_t *q_offsets;  /* [sequences + 1] */
     const int64_t *kv_offsets; /* [sequences + 1] */
+    const int64_t *visible;    /* [rows] leading slots of its sequence that a row sees; NULL: all */
 } dllm_rows;
 
 int dllm_rms_norm(int row, int threads, const float *x, const float *weight, float eps, int64_t rows,

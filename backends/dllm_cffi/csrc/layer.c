@@ -11,6 +11,8 @@
 #include "linear.h"
 #include "pool.h"
 
+enum { SMALL_ROTATION = 1 << 16 }; /* numbers below which another thread costs more than it saves */
+
 typedef struct {
     float *qkv;      /* [rows, (H + 2 G) D] */
     float *attended; /* [queries, H D] */
@@ -72,39 +74,72 @@ static void linear(int threads, const dllm_linear *w, int kind, const float *x, 
     dllm_packed_gemm(&p, y, residual, NULL);
 }
 
+/* What the projection of queries, keys and values works on. `queries` are all rows, or those that `keep`
+ * names, in which case `x_kept` holds their inputs. */
 typedef struct {
+    int threads;
     const dllm_layer *w;
     const dllm_ops *ops;
     const dllm_rows *rows, *queries;
-    const int64_t *keep;
+    const float *x, *x_kept;
     float *qkv, *k, *v;
-} rotate_job;
+    void *packed;
+} projection;
 
-/* Row r: rotates its key and stores key and value; rotates its query where all rows are queries. */
-static void rotate_and_store(void *arg, int64_t r, int worker) {
-    const rotate_job *j = arg;
-    const dllm_layer *w = j->w;
-    int64_t stride = w->qkv->n, heads = w->heads * w->head_dim, kv = w->kv_heads * w->head_dim;
-    float *q = j->qkv, *k = q + heads, *v = k + kv;
-    (void)worker;
-    if (j->rows->slots) {
-        j->ops->rope(k, stride, w->kv_heads, w->head_dim, w->cos, w->sin, j->rows->positions, r, r + 1);
-        j->ops->kv_store(k, v, stride, kv, j->rows->slots, r, r + 1, j->k, j->v);
-    }
-    if (!j->keep)
-        j->ops->rope(q, stride, w->heads, w->head_dim, w->cos, w->sin, j->rows->positions, r, r + 1);
+static int64_t query_width(const projection *j) {
+    return j->w->heads * j->w->head_dim;
 }
 
-/* Moves the kept queries to the front, where they overwrite only rows that are done with; copies the
- * residual. */
-static void keep_queries(const rotate_job *j, const float *x, float *y) {
-    int64_t stride = j->w->qkv->n, heads = j->w->heads * j->w->head_dim, width = j->w->qkv->k;
-    for (int64_t i = 0; i < j->queries->rows; i++) {
-        memmove(j->qkv + i * stride, j->qkv + j->keep[i] * stride, (size_t)heads * sizeof(float));
-        memcpy(y + i * width, x + j->keep[i] * width, (size_t)width * sizeof(float));
+/* Row r: rotates its key, stores key and value. */
+static void store_row(void *arg, int64_t r, int worker) {
+    const projection *j = arg;
+    const dllm_layer *w = j->w;
+    float *k = j->qkv + query_width(j), *v = k + w->kv_heads * w->head_dim;
+    (void)worker;
+    j->ops->rope(k, w->qkv->n, w->kv_heads, w->head_dim, w->cos, w->sin, j->rows->positions, r, r + 1);
+    j->ops->kv_store(k, v, w->qkv->n, w->kv_heads * w->head_dim, j->rows->slots, r, r + 1, j->k, j->v);
+}
+
+static void rotate_query(void *arg, int64_t r, int worker) {
+    const projection *j = arg;
+    const dllm_layer *w = j->w;
+    (void)worker;
+    j->ops->rope(j->qkv, w->qkv->n, w->heads, w->head_dim, w->cos, w->sin, j->queries->positions, r, r + 1);
+}
+
+/* Runs `row` over all rows, on one thread where that is done sooner. */
+static void each_row(projection *j, int64_t rows, void (*row)(void *, int64_t, int)) {
+    dllm_parallel(rows * j->w->qkv->n < SMALL_ROTATION ? 1 : j->threads, rows, row, j);
+}
+
+/* The columns of qkv in the panels [first, last), for rows x. */
+static void project_part(const projection *j, const float *x, int64_t rows, int64_t first, int64_t last) {
+    dllm_packed p;
+    dllm_input input = {.kind = DLLM_NORMED, .eps = j->w->eps, .x = x, .norm = j->w->attn_norm};
+    dllm_packed_plan(&p, j->w->qkv, j->threads, rows, j->packed);
+    dllm_packed_fill(&p, &input);
+    dllm_packed_gemm_part(&p, first, last, j->qkv);
+}
+
+/* Rotated queries to the first columns of qkv, rotated keys and values to the store. Rows that are not kept
+ * get no query, rows without a slot no key: this is why the last layer costs less. A panel that holds both
+ * queries and keys is computed twice; so keys are stored before the queries overwrite it. */
+static void project(projection *j, dllm_seconds *seconds, double *since) {
+    const dllm_linear *qkv = j->w->qkv;
+    int64_t nr = dllm_get_row(qkv->row)->gemm[qkv->scheme]->nr, panels = dllm_ceil_div(qkv->n, nr);
+    int all = !j->x_kept && j->rows->slots;
+    if (j->rows->slots) {
+        project_part(j, j->x, j->rows->rows, all ? 0 : query_width(j) / nr, panels);
+        lap(since, &seconds->gemm);
+        each_row(j, j->rows->rows, store_row);
+        lap(since, &seconds->attention);
     }
-    j->ops->rope(j->qkv, stride, j->w->heads, j->w->head_dim, j->w->cos, j->w->sin, j->queries->positions, 0,
-                 j->queries->rows);
+    if (!all) {
+        const float *x = j->x_kept ? j->x_kept : j->x;
+        project_part(j, x, j->queries->rows, 0, dllm_ceil_div(query_width(j), nr));
+        lap(since, &seconds->gemm);
+    }
+    each_row(j, j->queries->rows, rotate_query);
 }
 
 int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
@@ -112,17 +147,26 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
                    dllm_seconds *seconds) {
     layer_scratch s;
     double since;
-    if (!acceptable(w, threads, rows->rows) || queries->rows < 1 || queries->sequences < 1)
+    int64_t n = queries->rows, width = w->qkv->k;
+    if (!acceptable(w, threads, rows->rows) || n < 1 || queries->sequences < 1)
         return DLLM_BAD_ARGUMENT;
     plan(&s, w, threads, rows->rows, scratch);
     lap(&since, NULL);
-    linear(threads, w->qkv, DLLM_NORMED, x, w->attn_norm, w->eps, rows->rows, s.qkv, NULL, s.packed);
-    lap(&since, &seconds->gemm);
+    for (int64_t i = 0; keep && i < n; i++)
+        memcpy(y + i * width, x + keep[i] * width, (size_t)width * sizeof *y);
+    projection job = {.threads = threads,
+                      .w = w,
+                      .ops = dllm_get_row(w->qkv->row)->ops,
+                      .rows = rows,
+                      .queries = queries,
+                      .x = x,
+                      .x_kept = keep ? y : NULL,
+                      .qkv = s.qkv,
+                      .k = k,
+                      .v = v,
+                      .packed = s.packed};
+    project(&job, seconds, &since);
 
-    rotate_job job = {w, dllm_get_row(w->qkv->row)->ops, rows, queries, keep, s.qkv, k, v};
-    dllm_parallel(rows->rows * w->qkv->n < 1 << 16 ? 1 : threads, rows->rows, rotate_and_store, &job);
-    if (keep)
-        keep_queries(&job, x, y);
     int64_t heads = w->heads * w->head_dim;
     dllm_attention a = {.q = s.qkv,
                         .q_stride = w->qkv->n,
@@ -132,6 +176,7 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
                         .out_stride = heads,
                         .q_offsets = queries->q_offsets,
                         .kv_offsets = queries->kv_offsets,
+                        .visible = queries->visible,
                         .sequences = queries->sequences,
                         .heads = w->heads,
                         .kv_heads = w->kv_heads,
@@ -139,7 +184,6 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
     dllm_attend(job.ops, threads, &a, s.attention);
     lap(&since, &seconds->attention);
 
-    int64_t n = queries->rows;
     linear(threads, w->attn_out, DLLM_PLAIN, s.attended, NULL, 0, n, y, keep ? y : x, s.packed);
     linear(threads, w->gate_up, DLLM_NORMED, y, w->mlp_norm, w->eps, n, s.gate_up, NULL, s.packed);
     lap(&since, &seconds->gemm);

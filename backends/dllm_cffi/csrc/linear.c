@@ -196,14 +196,24 @@ static void gemm_worker(void *arg, int64_t unused, int worker) {
     }
 }
 
-void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc) {
-    int64_t panels = dllm_ceil_div(p->w->n, p->g->nr), wanted = 4 * p->threads;
-    gemm_job job = {.p = p, .y = y, .residual = residual, .acc = acc, .ldc = p->w->n, .blocks = 1};
+static void gemm(const dllm_packed *p, gemm_job *job, int64_t panels) {
+    int64_t wanted = 4 * p->threads;
+    job->blocks = 1;
     if (panels < wanted)
-        job.blocks = dllm_ceil_div(wanted, panels) < p->tiles ? dllm_ceil_div(wanted, panels) : p->tiles;
-    job.items = panels * job.blocks;
-    int threads = p->rows * p->w->n * p->w->k < SMALL_GEMM ? 1 : p->threads;
-    dllm_parallel(threads, threads, gemm_worker, &job);
+        job->blocks = dllm_ceil_div(wanted, panels) < p->tiles ? dllm_ceil_div(wanted, panels) : p->tiles;
+    job->items = panels * job->blocks;
+    int threads = p->rows * panels * p->g->nr * p->w->k < SMALL_GEMM ? 1 : p->threads;
+    dllm_parallel(threads, threads, gemm_worker, job);
+}
+
+void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc) {
+    gemm_job job = {.p = p, .y = y, .residual = residual, .acc = acc, .ldc = p->w->n};
+    gemm(p, &job, dllm_ceil_div(p->w->n, p->g->nr));
+}
+
+void dllm_packed_gemm_part(const dllm_packed *p, int64_t first, int64_t last, float *y) {
+    gemm_job job = {.p = p, .y = y, .ldc = p->w->n, .first_panel = first};
+    gemm(p, &job, last - first);
 }
 
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc) {

@@ -34,7 +34,10 @@ void dllm_packed_fill(dllm_packed *p, const dllm_input *input);
 /* y [rows, n] = packed rows times weights + bias (+ residual). `acc` and y may be NULL, see dllm_tile. */
 void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int32_t *acc);
 
-/* The same for the panels [first, last) of all rows on the calling thread: y [rows, ldc] is their first
+/* The same for the columns of y that the panels [first, last) hold. */
+void dllm_packed_gemm_part(const dllm_packed *p, int64_t first, int64_t last, float *y);
+
+/* The panels [first, last) of all rows on the calling thread: y [rows, ldc] is their first
  * column. */
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc);
 

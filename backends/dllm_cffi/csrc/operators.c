@@ -145,6 +145,7 @@ int dllm_attention_run(int row, int threads, const float *q, const float *k, con
                         .out_stride = width,
                         .q_offsets = rows->q_offsets,
                         .kv_offsets = rows->kv_offsets,
+                        .visible = rows->visible,
                         .sequences = rows->sequences,
                         .heads = heads,
                         .kv_heads = kv_heads,

@@ -21,7 +21,8 @@
 /* How a stored embedding table reads. */
 enum { DLLM_STORED_F32 = 0, DLLM_STORED_BF16 = 1, DLLM_STORED_F16 = 2 };
 
-/* Bidirectional attention within ragged sequences. H query heads share G key/value heads, H / G each. */
+/* Attention within ragged sequences: bidirectional, or to the leading slots that each row may see. H query
+ * heads share G key/value heads, H / G each. */
 typedef struct {
     const float *q; /* [R, H, D], rows q_stride apart: may be the query part of a fused qkv buffer */
     int64_t q_stride;
@@ -30,7 +31,8 @@ typedef struct {
     float *out;     /* [R, H, D], rows out_stride apart */
     int64_t out_stride;
     const int64_t *q_offsets;  /* [S + 1] rows of each sequence */
-    const int64_t *kv_offsets; /* [S + 1] slots of each sequence; a sequence without slots gives zeros */
+    const int64_t *kv_offsets; /* [S + 1] slots of each sequence; a row that sees none gives zeros */
+    const int64_t *visible;    /* [R] leading slots of its sequence that a row sees; NULL: all */
     int64_t sequences;         /* S */
     int64_t heads;             /* H */
     int64_t kv_heads;          /* G, divides H */

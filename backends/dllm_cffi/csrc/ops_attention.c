@@ -1,4 +1,4 @@
-/* Bidirectional attention over ragged sequences, as independent work items.
+/* Attention over ragged sequences, bidirectional or to leading slots, as independent work items.
  *
  * Contract: ops.h. A work item is (sequence, key/value head, block of query rows). The query rows of a
  * key/value head are its H / G query heads of every query, query-major, so that grouped heads fill vectors
@@ -17,7 +17,8 @@
  * For each key block and tile: scores = queries x keys (TILE keys x 2 vectors in registers, D deep), the
  * maximum, exponential and sum of each lane with no horizontal step, then output += weights x values (TILE
  * rows x 2 vectors in registers, KEYS deep). Online softmax: what was summed under an older maximum is scaled
- * by exp(old - new), which is exactly 1 when the maximum stands.
+ * by exp(old - new), which is exactly 1 when the maximum stands. Scores of slots that a row may not see
+ * become -inf; blocks that no row of the item sees are not read.
  *
  * Register budget (AVX-512): 16 accumulators, 2 operands, 1 broadcast of 32. Why it is fast: 2 loads and TILE
  * broadcasts feed 2 TILE FMAs; a tile's queries and scores stay in L1, the block in L2. Measured on a
@@ -226,6 +227,22 @@ static void score_keys(const float *queries, const float *keys, int64_t count, i
     }
 }
 
+/* How many leading slots row i of the item sees. */
+static int64_t visible_to(const dllm_attention *a, const work *w, int64_t i) {
+    const int64_t row = a->q_offsets[w->sequence] + (w->first + i) / (a->heads / a->kv_heads);
+    return a->visible ? a->visible[row] : a->kv_offsets[w->sequence + 1] - a->kv_offsets[w->sequence];
+}
+
+/* Scores [count][W] of the slots [at, at + count) that the rows from `first` on may not see. */
+static void hide(const dllm_attention *a, const work *w, int64_t first, int64_t rows, int64_t at,
+                 int64_t count, float *scores) {
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t seen = visible_to(a, w, first + i) - at;
+        for (int64_t t = seen > 0 ? seen : 0; t < count; t++)
+            scores[t * W + i] = -INFINITY;
+    }
+}
+
 static void add_values(const float *weights, const float *values, int64_t count, int64_t dim, int64_t rows,
                        const float *rescale, float *output) {
     const int64_t padded = round_up(dim, W);
@@ -258,12 +275,15 @@ void DLLM_OP(attention_item)(const dllm_attention *a, int64_t item, void *scratc
     const layout at = lay_out(a->head_dim);
     float *const base = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *const maximum = base + at.maximum, *const total = base + at.total;
-    const int64_t begin = a->kv_offsets[w.sequence], end = a->kv_offsets[w.sequence + 1];
+    const int64_t begin = a->kv_offsets[w.sequence];
+    int64_t end = begin;
     load_queries(a, &w, base + at.queries);
     memset(base + at.output, 0, (size_t)(ROWS * at.padded) * sizeof(float));
     for (int i = 0; i < ROWS; i++) {
+        const int64_t seen = i < w.rows ? visible_to(a, &w, i) : 0;
         maximum[i] = -FLT_MAX; /* not -inf: a block of -inf scores must not give -inf - -inf */
-        total[i] = begin < end ? 0 : 1;
+        total[i] = seen > 0 ? 0 : 1;
+        end = begin + seen > end ? begin + seen : end;
     }
     for (int64_t slot = begin; slot < end; slot += KEYS) {
         const int64_t count = end - slot < KEYS ? end - slot : KEYS;
@@ -273,6 +293,8 @@ void DLLM_OP(attention_item)(const dllm_attention *a, int64_t item, void *scratc
             float *const scores = base + at.scores, *const rescale = base + at.rescale;
             score_keys(base + at.queries + first * a->head_dim, base + at.keys, count, a->head_dim, rows,
                        scores);
+            if (a->visible)
+                hide(a, &w, first, rows, slot - begin, count, scores);
             for (int64_t r = 0; r < rows; r += VL) {
                 softmax_lanes(scores + r, count, maximum + first + r, total + first + r, rescale + r);
             }
