@@ -27,11 +27,11 @@ def widen(raw: npt.NDArray[Any], dtype: str) -> F32:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stored array, usually memory-mapped. `dtype` is the stored type: "F32", "F16" or "BF16"."""
+    """A stored array, usually memory-mapped and read-only."""
 
-    name: str
-    raw: npt.NDArray[Any]
-    dtype: str
+    name: str  # in the checkpoint, for messages
+    raw: npt.NDArray[Any]  # float32, float16, or uint16 for bfloat16
+    dtype: str  # the stored type: "F32", "F16" or "BF16"
 
     @property
     def shape(self) -> tuple[int, ...]:

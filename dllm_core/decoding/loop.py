@@ -31,18 +31,18 @@ StopRule = Callable[[int, I64], bool]
 
 @dataclass(frozen=True)
 class Step:
-    """What one forward pass did. `sequence`, `position`, `token`, `confidence` describe the commits [C]."""
+    """What one forward pass did; C tokens were committed."""
 
     index: int  # from 0
-    block: int
+    block: int  # from 0
     canvas: list[I64]  # every sequence after the step; copies
-    sequence: I64
-    position: I64  # from the start of the prompt
-    token: I64
-    confidence: F32
+    sequence: I64  # [C] of each commit
+    position: I64  # [C] from the start of the prompt
+    token: I64  # [C] id
+    confidence: F32  # [C] what `remasking` says it is
     revoked: list[I64]  # positions taken back, per sequence
     rows_run: int  # rows of the forward pass
-    seconds: float
+    seconds: float  # of the step
     finished: list[str | None]  # per sequence: None, "eos" or "stop"
 
 

@@ -31,16 +31,16 @@ class Tensors(Protocol):
 class Facts:
     """What decoding needs to know of a model."""
 
-    family: str
+    family: str  # `model_type` of config.json
     layers: int
-    width: int
-    kv_heads: int
-    head_dim: int
+    width: int  # d, of the hidden states
+    kv_heads: int  # G
+    head_dim: int  # D
     vocab_size: int  # columns of the logits
-    mask_id: int
-    eos_id: int
-    max_length: int
-    eot_id: int | None = None
+    mask_id: int  # the token that stands for "not written yet"
+    eos_id: int  # end of text
+    max_length: int  # tokens of prompt and canvas together
+    eot_id: int | None = None  # end of turn
     decoding: Mapping[str, Any] = field(default_factory=dict)  # fields of DecodeOptions that the family asks for
 
 
@@ -50,7 +50,7 @@ class Model(Protocol):
     facts: Facts
     backend: Backend
     scheme: str
-    head: Handle
+    head: Handle  # the projection to the vocabulary, for `Backend.score`
 
     def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
         """Run the rows `ids` [R]; return the final-normed hidden states [R or len(keep), d]."""
