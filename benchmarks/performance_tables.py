@@ -1,4 +1,6 @@
-"""The tables of docs/performance.md, from the JSON that `dllm bench` prints: docs/results/bench-KIND*.json."""
+"""The tables of docs/performance.md, from the JSON that `dllm bench` and the scripts of this folder print:
+docs/results/bench-KIND*.json.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,36 @@ PEAK: Columns = [
 ]
 
 
+def spread(name: str, digits: int) -> Callable[[Row], str]:
+    """The median and quartiles of a quantity."""
+    return lambda r: f"{r[name]:.{digits}f} ({r[f'{name}_p25']:.{digits}f}-{r[f'{name}_p75']:.{digits}f})"
+
+
+NEIGHBOUR: Columns = [
+    ("work", lambda r: r["what"]),
+    ("threads", lambda r: r["threads"]),
+    ("alone, ms (quartiles)", spread("alone_ms", 2)),
+    ("beside a busy process, ms (quartiles)", spread("beside_ms", 2)),
+    ("of one thread's time beside it", lambda r: f"{100 * r['beside_to_one_thread']:.0f} %"),
+]
+PROCESS: Columns = [("process", lambda r: f"`{r['command']}`"), ("s (quartiles)", spread("s", 3))]
+PACKED: Columns = [
+    ("model", lambda r: r["model"]),
+    ("scheme", lambda r: r["scheme"]),
+    ("file", lambda r: f"{r['file_bytes'] / 1e9:.2f} GB"),
+    ("imports done, s", spread("imports_s", 2)),
+    ("open, s", spread("open_s", 2)),
+    ("first pass done, s", spread("first_s", 2)),
+    ("peak memory after passes of 128 rows", lambda r: f"{r['peak_rss_bytes'] / 1e9:.2f} GB"),
+    ("of it packed weights", lambda r: f"{r['weight_bytes'] / 1e9:.2f} GB"),
+    ("beyond", lambda r: percent(r["beyond_weights"])),
+]
+
+
 def table(kind: str, columns: Columns) -> str:
     rows = results(kind)
     if not rows:
-        return f"Not measured yet: `dllm bench {kind} --json > docs/results/bench-{kind}.json`."
+        return f"Not measured yet: `benchmarks/measure.sh --only 'bench-{kind}*'`."
     lines = [[title for title, _ in columns], ["---"] * len(columns)]
     lines += [[str(cell(row)) for _, cell in columns] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -93,4 +121,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench_step": lambda: table("step", STEP),
     "bench_decode": lambda: table("decode", DECODE),
     "bench_profile": profile,
+    "bench_neighbour": lambda: table("neighbour", NEIGHBOUR),
+    "bench_process": lambda: table("process", PROCESS),
+    "bench_packed": lambda: table("packed", PACKED),
 }

@@ -23,6 +23,9 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.S)
 PATTERN = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end -->)", re.S)
 
 
+SCHEMES = ("f32", "bf16", "qd8-f32-qc8w", "qd8-f32-qb8w", "qd8-f32-qb4w")
+
+
 def load(name: str) -> dict:
     return json.loads((RESULTS / name).read_text())
 
@@ -37,7 +40,7 @@ def table_row(*cells: object) -> str:
 
 def tiny_accuracy() -> str:
     """Held-out exact match of the model inside, float32 beside int8."""
-    names = [f"tiny-{scheme}.json" for scheme in ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")]
+    names = [f"tiny-{scheme}.json" for scheme in SCHEMES]
     missing = [name for name in names if not (RESULTS / name).exists()]
     if missing:
         return f"Not measured yet: `dllm judge --json --scheme SCHEME > docs/results/{missing[0]}`."
@@ -55,6 +58,17 @@ def tiny_accuracy() -> str:
     return "\n".join(lines)
 
 
+def quantisation_error() -> str:
+    """Four-bit rules beside each other, for every kind of weights and group."""
+    results = load("quantisation-error.json")["results"]
+    rules = list(dict.fromkeys(r["rule"] for r in results))
+    lines = [table_row("weights", "group", *rules), "|---|---:|" + "---:|" * len(rules)]
+    for weights, group in dict.fromkeys((r["weights"], r["group"]) for r in results):
+        cells = {r["rule"]: r["error"] for r in results if (r["weights"], r["group"]) == (weights, group)}
+        lines.append(table_row(weights, group, *(f"{100 * cells[rule]:.1f} %" for rule in rules)))
+    return "\n".join(lines)
+
+
 def typed_figures(text: str) -> list[str]:
     """Measured figures outside of the marked tables and of code."""
     return FIGURE.findall(CODE.sub("", PATTERN.sub("", text)))
@@ -65,7 +79,7 @@ def main() -> int:
     from benchmarks.decoding_tables import TABLES as DECODING
     from benchmarks.performance_tables import TABLES as PERFORMANCE
 
-    tables = {"tiny_accuracy": tiny_accuracy, **DECODING, **PERFORMANCE}
+    tables = {"tiny_accuracy": tiny_accuracy, "quantisation_error": quantisation_error, **DECODING, **PERFORMANCE}
     check = "--check" in sys.argv[1:]
     stale, typed = [], []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
