@@ -65,6 +65,14 @@ static void expect_f32(const shape *s, const float *x, const float *w, const flo
         }
 }
 
+/* Rows that bring int8 instructions alone share the float32 kernel of the row that they extend. */
+static const char *isa_of(const shape *s) {
+    const char *name = dllm_row_name(s->row);
+    if (s->scheme == DLLM_F32 && (!strcmp(name, "neondot") || !strcmp(name, "neoni8mm")))
+        return "neon";
+    return s->scheme == DLLM_F32 && !strcmp(name, "avxvnni") ? "avx2" : name;
+}
+
 static dllm_linear new_linear(const shape *s, const float *w, const float *bias) {
     dllm_linear l = {.n = s->n, .k = s->k, .scheme = s->scheme, .row = s->row};
     l.weight = exact(dllm_weight_bytes(&l));
@@ -118,9 +126,8 @@ static void check_outputs(const shape *s, const dllm_linear *l, const float *x, 
         CHECK(fabs(y[i] - (want[i] + residual[i])) <= tolerance,
               "%s %s n=%d k=%d rows=%d: y[%d] is %g, not %g", dllm_row_name(s->row), SCHEMES[s->scheme],
               (int)s->n, (int)s->k, (int)s->rows, (int)i, y[i], want[i] + residual[i]);
-    size_t length = strlen(dllm_last_kernel()), suffix = strlen(dllm_row_name(s->row));
-    CHECK(length > suffix && !strcmp(dllm_last_kernel() + length - suffix, dllm_row_name(s->row)),
-          "%s ran on row %s", dllm_last_kernel(), dllm_row_name(s->row));
+    const char *kernel = dllm_last_kernel(), *isa = strstr(kernel, "__");
+    CHECK(isa && !strcmp(isa + 2, isa_of(s)), "%s ran on row %s", kernel, dllm_row_name(s->row));
     FREE_FLOATS(y, count);
     FREE_FLOATS(residual, count);
     release(scratch, bytes, "scratch");

@@ -9,6 +9,7 @@ static int always(void) {
     return 1;
 }
 
+/* For the baseline. On aarch64 that is NEON, and nothing newer would help these operators. */
 static const dllm_ops scalar_ops = {DLLM_OPS(ENTRY, scalar)};
 
 /* __builtin_cpu_supports also asks the operating system whether it saves the wide registers (xgetbv). */
@@ -61,6 +62,27 @@ static const dllm_row rows[] = {
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
               &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2},
      .ops = &avx2_ops},
+#endif
+#ifdef DLLM_HAVE_NEONI8MM
+    {.name = "neoni8mm",
+     .supported = dllm_has_neoni8mm,
+     .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm,
+              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm},
+     .ops = &scalar_ops},
+#endif
+#ifdef DLLM_HAVE_NEONDOT
+    {.name = "neondot",
+     .supported = dllm_has_neondot,
+     .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot,
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot},
+     .ops = &scalar_ops},
+#endif
+#ifdef DLLM_HAVE_NEON
+    {.name = "neon",
+     .supported = always,
+     .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
+              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon},
+     .ops = &scalar_ops},
 #endif
     {.name = "scalar",
      .supported = always,

@@ -33,7 +33,11 @@
 #define ROWS 128
 #define KEYS 64
 #define W (2 * VL)
-#define TILE (VL == 16 ? 8 : 4)
+#if VL == 16 || defined(__aarch64__) /* 32 vector registers */
+#define TILE 8
+#else
+#define TILE 4
+#endif
 
 /* Offsets of the arrays in scratch, in floats. */
 typedef struct {

@@ -12,6 +12,15 @@ static const dllm_limits *const all_limits[] = {
 #ifdef DLLM_HAVE_AVX2
     &dllm_limits__avx2,
 #endif
+#ifdef DLLM_HAVE_NEONI8MM
+    &dllm_limits__neoni8mm,
+#endif
+#ifdef DLLM_HAVE_NEONDOT
+    &dllm_limits__neondot,
+#endif
+#ifdef DLLM_HAVE_NEON
+    &dllm_limits__neon,
+#endif
     NULL,
 };
 

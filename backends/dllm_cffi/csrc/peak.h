@@ -5,10 +5,18 @@
 
 #include "row.h"
 
-enum {
-    PEAK_CHAINS = 12,   /* independent sums: more than latency times instructions a cycle */
-    PEAK_ROUNDS = 8192, /* per piece of work: some tens of microseconds */
-};
+/* PEAK_CHAINS: independent sums, more than latency times instructions a cycle. IN_VECTOR: the constraint of a
+ * vector register in assembly. */
+#if defined(__aarch64__)
+enum { PEAK_CHAINS = 20 };
+#define IN_VECTOR "w"
+#else
+enum { PEAK_CHAINS = 12 };
+#define IN_VECTOR "v"
+#endif
+#define EVERY_CHAIN _Pragma("GCC unroll 20") for (int i = 0; i < PEAK_CHAINS; i++)
+
+enum { PEAK_ROUNDS = 8192 }; /* per piece of work: some tens of microseconds */
 
 typedef struct {
     const char *instruction; /* NULL: the row computes nothing of this kind */
@@ -24,6 +32,7 @@ typedef struct {
 } dllm_limits;
 
 extern const dllm_limits dllm_limits__avx2, dllm_limits__avx512vnni;
+extern const dllm_limits dllm_limits__neon, dllm_limits__neondot, dllm_limits__neoni8mm;
 
 /* A function that repeats `instruction`(sum, a, b) on PEAK_CHAINS sums. The empty assembly makes the operands
  * unknown before every instruction: else equal ones would be computed once. */
@@ -31,13 +40,13 @@ extern const dllm_limits dllm_limits__avx2, dllm_limits__avx512vnni;
     attributes static void name(int64_t count) {                                                             \
         sum_type sum[PEAK_CHAINS];                                                                           \
         type a = zero, b = zero;                                                                             \
-        _Pragma("GCC unroll 12") for (int i = 0; i < PEAK_CHAINS; i++) sum[i] = zero_sum;                    \
+        EVERY_CHAIN sum[i] = zero_sum;                                                                       \
         while (count-- > 0)                                                                                  \
-            _Pragma("GCC unroll 12") for (int i = 0; i < PEAK_CHAINS; i++) {                                 \
-                __asm__ volatile("" : "+v"(a), "+v"(b));                                                     \
+            EVERY_CHAIN {                                                                                    \
+                __asm__ volatile("" : "+" IN_VECTOR(a), "+" IN_VECTOR(b));                                   \
                 sum[i] = instruction(sum[i], a, b);                                                          \
             }                                                                                                \
-        _Pragma("GCC unroll 12") for (int i = 0; i < PEAK_CHAINS; i++) __asm__ volatile("" ::"v"(sum[i]));   \
+        EVERY_CHAIN __asm__ volatile("" ::IN_VECTOR(sum[i]));                                                \
     }
 
 /* Reads whole vectors, four at a time. */
@@ -49,7 +58,7 @@ extern const dllm_limits dllm_limits__avx2, dllm_limits__avx512vnni;
             for (int i = 0; i < 4; i++)                                                                      \
                 sum[i] = combine(sum[i], load(at + i));                                                      \
         for (int i = 0; i < 4; i++)                                                                          \
-            __asm__ volatile("" ::"v"(sum[i]));                                                              \
+            __asm__ volatile("" ::IN_VECTOR(sum[i]));                                                        \
     }
 
 #endif
