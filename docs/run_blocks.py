@@ -26,6 +26,7 @@ import difflib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -153,20 +154,26 @@ class Session:
             self.python(block)
 
     def shell(self, block: Block) -> None:
-        command = ["bash", "-c", SHELL + block.text]
-        done = subprocess.run(
-            command,
+        command = subprocess.Popen(
+            ["bash", "-c", SHELL + block.text],
             env=self.variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=SECONDS,
+            start_new_session=True,  # so that what it started ends with it
         )
-        self.last = done.stdout
+        try:
+            self.last = command.communicate(timeout=SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"it took more than {SECONDS} seconds") from None
+        finally:
+            if command.returncode is None:
+                os.killpg(command.pid, signal.SIGKILL)
+                command.wait()
         wanted = int(block.marks.get("exit", "0"))
-        if done.returncode != wanted:
-            raise Wrong(f"it ended with code {done.returncode}, not {wanted}\n{done.stdout}")
+        if command.returncode != wanted:
+            raise Wrong(f"it ended with code {command.returncode}, not {wanted}\n{self.last}")
 
     def python(self, block: Block) -> None:
         if self.interpreter is None:
