@@ -8,6 +8,7 @@ a scheme, backend or instruction set of the package is missing here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from platform import machine
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from dllm_core.testing.case import Case, compare
 BACKENDS = ["numpy", "numba-int8", "cffi-simd"]
 QUANTISED = ["qd8-f32-qc8w", "qd8-f32-qb8w", "qd8-f32-qb4w"]
 SCHEMES = ["f32", "bf16", *QUANTISED]
-ISAS = ["avx512vnni", "avx2", "scalar"]
+X86, ARM = ["avx512vnni", "avxvnni", "avx2", "scalar"], ["neoni8mm", "neondot", "neon", "scalar"]
+ISAS = ARM if machine() in ("aarch64", "arm64") else X86
 THREADS = [1, 2]
 FAST = "cffi-simd"
 
