@@ -1,4 +1,4 @@
-"""Backend "numba-int8": int8 linear layers in compiled loops, every other operator inherited from the reference."""
+"""Backend "numba-int8": int8 and int4 linear layers in compiled loops, all else inherited from the reference."""
 
 from __future__ import annotations
 
@@ -12,29 +12,40 @@ from dllm_numpy.backend import NumpyBackend
 
 from dllm_core import quant
 from dllm_core.backend import F32, Handle
-from dllm_core.packing import Layout, Packed, lines
+from dllm_core.packing import Layout, Packed, aligned, lines
 from dllm_core.tensors import Tensor
 
-from .jit import start_threads, thread_count
-from .kernel import U8, choose_kernel, usable_kernels
-from .quantise import quantise
+from .kernel import Kernel, choose_kernel, usable_kernels
+from .quantise import pack_rows, quantise
+from .team import Team
 
-# Products below which one thread is done before a second one has woken up. Reading a weight from memory takes
-# about as long as multiplying it by ten rows.
-SERIAL = 2**26
+# Products that one thread computes before a second one has woken up. Reading a weight from memory takes about as long
+# as multiplying it by ten rows.
+SERIAL = 2**25
 READING = 10
 
 
 @dataclass(frozen=True)
 class NumbaLinear:
-    """One projection in the layout of the backend's kernel (`kernel.Kernel`)."""
+    """One projection in the layout of the backend's kernel."""
 
     scheme: quant.Scheme
+    layout: Layout
     n: int
     k: int
-    panels: U8
-    scales: F32  # [P, G, columns of a panel], zero beyond N
+    panels: npt.NDArray[np.uint8]  # [P, steps, columns, bytes of an output in a step]
+    scales: F32  # [P, G, columns], zero beyond N
     bias: F32  # [P * columns], zero if the projection has none
+
+    @classmethod
+    def over(cls, layout: Layout, n: int, k: int, panels: Any, scales: F32, bias: F32) -> NumbaLinear:
+        """A projection over arrays of any shape; read-only, so that kernels are compiled for one kind of array."""
+        count, columns = -(-n // layout.columns), layout.columns
+        panels = panels.reshape(layout.arrays(n, k, False)["codes"][1])
+        views = [panels.view(), scales.reshape(count, -1, columns), bias.reshape(-1).view()]
+        for view in views:
+            view.flags.writeable = False
+        return cls(layout.how, layout, n, k, *views)
 
     @property
     def group(self) -> int:
@@ -43,21 +54,21 @@ class NumbaLinear:
 
 
 class NumbaBackend(NumpyBackend):
-    """int8 by compiled kernels; f32 and everything but `linear` as the reference does it.
+    """int8 and int4 by compiled kernels; f32, bf16 and everything but `linear` as the reference does it.
 
     isa: force a kernel ("avx512vnni", "portable"); None: the one that DLLM_NUMBA_ISA names, else the best there is.
-    threads: at most the size of numba's pool (`NUMBA_NUM_THREADS`, by default the number of CPUs); more are
-    reduced to that, and the attribute `threads` tells the number in use. Results do not depend on it.
+    Results do not depend on the number of threads.
     """
 
     name = "numba-int8"
-    schemes = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
+    schemes = tuple(quant.SCHEMES)
     default_scheme = "qd8-f32-qb8w"
 
     def __init__(self, threads: int = 1, isa: str | None = None) -> None:
-        super().__init__(start_threads(threads))
-        self.kernel = choose_kernel(isa)
+        super().__init__(threads)
+        self.kernel: Kernel = choose_kernel(isa)
         self.isa = self.kernel.isa
+        self.team = Team(threads)
 
     def isa_rows(self) -> list[str]:
         """The kernels that can run here, best first."""
@@ -74,40 +85,28 @@ class NumbaBackend(NumpyBackend):
         n, k = sum(w.shape[0] for w in weights), weights[0].shape[1]
         if not how.quantised or n == 0 or k == 0:
             return super().prepare_linear(weights, scheme, biases)
-        columns = self.kernel.columns
-        panels = self.kernel.allocate(n, k)
+        layout = self.layout(scheme)
+        columns, zero = layout.columns, layout.zero
+        panels = aligned(layout.arrays(n, k, False)["codes"][1], np.uint8)
+        panels[-1] = zero  # outputs beyond N
         scales = np.zeros((len(panels), len(how.groups(k)), columns), np.float32)
         bias = np.zeros(len(panels) * columns, np.float32)
         at = 0
         for weight in weights:
             for _, part in weight.chunks():
-                codes, scale = self._quantise_weight(part, how)
-                output = np.arange(at, at + len(part))
-                self.kernel.store(panels, at, codes)
-                scales[output // columns, :, output % columns] = scale
+                first, stop = at // columns, -(-(at + len(part)) // columns)
+                arguments = (part, part.view(np.int32), at, how.bits == 4, how.group or k, zero, panels, scales)
+                self.team.run(self.threads, pack_rows, first, stop, *arguments)
                 at += len(part)
         if biases is not None:
             bias[:n] = np.concatenate([b.array() for b in biases])
-        return NumbaLinear(how, n, k, panels, scales, bias)
-
-    def _quantise_weight(self, w: F32, scheme: quant.Scheme) -> tuple[npt.NDArray[np.int8], F32]:
-        """`dllm_core.quant.quantise_weight`, with every group of every output quantised like a row of activations."""
-        n, k = w.shape
-        codes, scales = np.empty((n, k), np.int8), np.empty((n, len(scheme.groups(k))), np.float32)
-        width = min(scheme.group or k, k)
-        whole = k // width * width
-        for a, b, step in ((0, whole, width), (whole, k, k - whole)):
-            if a < b:
-                q = quantise(np.ascontiguousarray(w[:, a:b]).reshape(-1, step), step, self.threads)
-                codes[:, a:b] = q.codes[: n * ((b - a) // step), :step].reshape(n, b - a)
-                scales[:, a // width : -(-b // width)] = q.scale.reshape(n, -1)
-        return codes, scales
+        return NumbaLinear.over(layout, n, k, panels, scales, bias)
 
     def unpack_linear(self, handle: Handle) -> tuple[npt.NDArray[Any], F32 | None]:
         if not isinstance(handle, NumbaLinear):
             return super().unpack_linear(handle)
-        scales = handle.scales.transpose(0, 2, 1).reshape(-1, handle.scales.shape[1])
-        return self.kernel.load(handle.panels, handle.n, handle.k), scales[: handle.n]
+        rows = handle.layout.read({"codes": handle.panels, "scales": handle.scales}, handle.n, handle.k)
+        return rows["codes"], rows["scales"]
 
     def linear_bytes(self, handle: Handle) -> int:
         if not isinstance(handle, NumbaLinear):
@@ -115,9 +114,7 @@ class NumbaBackend(NumpyBackend):
         return handle.panels.nbytes + handle.scales.nbytes + handle.bias.nbytes
 
     def layout(self, scheme: str) -> Layout:
-        if not quant.get_scheme(scheme).quantised:
-            return super().layout(scheme)
-        return Layout("numba-int8", 1, self.isa, scheme, self.kernel.columns, self.kernel.depth, zero=128)
+        return self.kernel.layout(scheme) if quant.get_scheme(scheme).quantised else super().layout(scheme)
 
     def pack(self, handle: Handle) -> dict[str, npt.NDArray[Any]]:
         if not isinstance(handle, NumbaLinear):
@@ -125,15 +122,12 @@ class NumbaBackend(NumpyBackend):
         return {"codes": handle.panels, "scales": handle.scales, "bias": handle.bias}
 
     def unpack_file(self, arrays: Mapping[str, npt.NDArray[Any]], meta: Packed) -> Handle:
-        how = quant.get_scheme(meta.layout.scheme)
-        if not how.quantised:
+        if not meta.layout.how.quantised:
             return super().unpack_file(arrays, meta)
-        count = -(-meta.n // self.kernel.columns)
-        panels = lines(arrays["codes"]).reshape(count, *self.kernel.panel_shape(-(-meta.k // 4)))
-        scales = arrays["scales"].reshape(count, -1, self.kernel.columns)
         bias = arrays.get("bias")
-        bias = np.zeros(count * self.kernel.columns, np.float32) if bias is None else bias.reshape(-1)
-        return NumbaLinear(how, meta.n, meta.k, panels, scales, bias)
+        if bias is None:
+            bias = np.zeros(-(-meta.n // meta.layout.columns) * meta.layout.columns, np.float32)
+        return NumbaLinear.over(meta.layout, meta.n, meta.k, lines(arrays["codes"]), arrays["scales"], bias)
 
     # ---- primitives ----
 
@@ -144,13 +138,10 @@ class NumbaBackend(NumpyBackend):
         rows = x.shape[0]
         direct = out is not None and out.flags.c_contiguous and out.dtype == np.float32 and out.shape == (rows, w.n)
         y = out if direct else np.empty((rows, w.n), np.float32)
-        q = quantise(x, w.group, self.threads)
-        arguments = (q.codes, q.offsets, q.scale, w.panels, w.scales, w.bias, w.group, y)
-        if self.threads == 1 or (rows + READING) * w.n * w.k < SERIAL:
-            self.kernel.linear(0, len(w.panels), *arguments)
-        else:
-            with thread_count(self.threads):
-                self.kernel.linear_parallel(self.threads, *arguments)
+        q = quantise(x, w.group, w.layout.zero, self.team)
+        threads = 1 + (rows + READING) * w.n * w.k // SERIAL
+        arguments = (w.scheme.bits, q.codes, q.offsets, q.scale, w.panels, w.scales, w.bias, w.group, y)
+        self.team.run(threads, self.kernel.linear, 0, len(w.panels), *arguments)
         if out is not None and not direct:
             out[...] = y
             return out
@@ -160,9 +151,9 @@ class NumbaBackend(NumpyBackend):
         if not isinstance(w, NumbaLinear):
             return super().accumulators(x, w)
         x = _checked(x, w)
-        q = quantise(x, w.group, self.threads)
+        q = quantise(x, w.group, w.layout.zero, self.team)
         acc = np.empty((w.scales.shape[1], x.shape[0], w.bias.size), np.int32)
-        self.kernel.accumulate(q.codes, q.offsets, w.panels, w.group, acc)
+        self.kernel.accumulate(w.scheme.bits, q.codes, q.offsets, w.panels, w.group, acc)
         return q.codes[: x.shape[0], : w.k].copy(), q.scale, acc[:, :, : w.n].copy()
 
 
@@ -170,4 +161,6 @@ def _checked(x: F32, w: NumbaLinear) -> F32:
     """x as the kernels read it; compiled code does not look where it reads."""
     if x.ndim != 2 or x.shape[1] != w.k:
         raise ValueError(f"linear: x has shape {list(x.shape)}, the weight asks for [rows, {w.k}]")
-    return np.ascontiguousarray(x, np.float32)
+    x = np.ascontiguousarray(x, np.float32).view()
+    x.flags.writeable = False  # as in `NumbaLinear.over`
+    return x

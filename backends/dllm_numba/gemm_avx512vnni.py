@@ -1,4 +1,4 @@
-"""int8 matrix product with AVX512-VNNI: the inner loops are written in LLVM IR, the rest in numba.
+"""int8 and int4 matrix product with AVX512-VNNI: the inner loops are written in LLVM IR, the rest in numba.
 
 vpdpbusd multiplies 64 unsigned bytes by 64 signed bytes and adds groups of four products to 16 int32 lanes, with no
 saturation. No loop in Python makes LLVM choose it, so an `@intrinsic` builds the loop around it.
@@ -7,11 +7,14 @@ Weights in memory: panels of 32 outputs, in steps of 4 inputs (128 bytes, two ve
 
     panel p, step s:  output 32p: k = 4s .. 4s+3 | output 32p+1: k = 4s .. 4s+3 | ... | output 32p+31
 
+With four bits a step has 8 inputs in as many bytes: k = 8s .. 8s+3 in their lower halves, 8s+4 .. 8s+7 in their upper
+halves. They become bytes in registers, by `and` or by shift and `and`, which the processor does beside vpdpbusd.
+
 A tile is 1 to 8 rows of activations by one panel. Its 8 x 2 accumulators stay in registers along all of K; each step
-loads 2 vectors of weights and spreads 4 bytes of each row over a third (16 + 2 + 1 of 32 registers; with several
-groups 16 more hold the float sums, part of them on the stack while the inner loop runs). Eight chains of
+loads 2 vectors of weights and spreads 4 bytes of each row over a third (16 + 2 + 1 of 32 registers, + 3 for four bits;
+with several groups 16 more hold the float sums, part of them on the stack while the inner loop runs). Eight chains of
 additions are enough to start one vpdpbusd per cycle. A panel of K = 4096 is 128 KiB and stays in the second-level
-cache while all tiles pass over it; they fetch the next panel ahead, each a part of it.
+cache while all tiles pass over it; they fetch the thread's next panel ahead, each a part of it.
 
 Share of the measured vpdpbusd peak on Zen 4, one thread, N = K = 4096, cold weights, with quantisation of the
 activations and float results; one scale per output / groups of 128: 93 / 90 % at 128 rows, 92 / 89 % at 32,
@@ -21,98 +24,36 @@ activations and float results; one scale per output / groups of 128: 93 / 90 % a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 from llvmlite import ir
-from numba import prange, types
+from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .jit import compiled, compiled_parallel
+from .jit import claim, compiled
 from .kernel import Kernel
+from .vnni import F32, I32, I64, VF32, VI32, load, multiply_add, number, prefetch, spread, store, unavailable
 
 ROWS = 8  # rows of a tile at most
 VECTORS = 2  # vectors of 16 outputs in a panel
 COLUMNS = 16 * VECTORS
-STEP = 4 * COLUMNS  # bytes of weights per step of 4 inputs
-
-NAME = "llvm.x86.avx512.vpdpbusd.512"
-I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-VI32, VF32 = ir.VectorType(I32, 16), ir.VectorType(F32, 16)
+STEP = 4 * COLUMNS  # bytes of weights per step of 4 inputs, or of 8 with four bits
 
 
-@cache
-def operand_type(name: str = NAME) -> ir.Type | None:
-    """The type of vpdpbusd's byte operands in this LLVM: bytes since 22, int32 lanes before. None: neither works.
-
-    Found by trying: the one whose call is valid and becomes that instruction.
-    """
-    machine = llvm.Target.from_default_triple().create_target_machine(features="+avx512f,+avx512vnni")
-    for operand in (ir.VectorType(I8, 64), VI32):
-        module = ir.Module()
-        callee = ir.Function(module, ir.FunctionType(VI32, [VI32, operand, operand]), name)
-        caller = ir.Function(module, callee.function_type, "caller")
-        b = ir.IRBuilder(caller.append_basic_block())
-        b.ret(b.call(callee, caller.args))
-        try:
-            parsed = llvm.parse_assembly(str(module))
-            parsed.verify()
-        except RuntimeError:
-            continue
-        if "vpdpbusd\t" in machine.emit_assembly(parsed):
-            return operand
-    return None
+def as_bytes(b: ir.IRBuilder, stored: ir.Value, bits: int) -> list[ir.Value]:
+    """Stored weights of one step -> one vector of bytes per 4 inputs."""
+    if bits == 8:
+        return [stored]
+    low = ir.Constant(VI32, [0x0F0F0F0F] * 16)
+    return [b.and_(stored, low), b.and_(b.lshr(stored, ir.Constant(VI32, [4] * 16)), low)]
 
 
-def unavailable() -> str | None:
-    """Why this kernel cannot run here. Asks for the features that numba compiles for, not only those of the CPU."""
-    if numba.config.DISABLE_JIT:
-        return "numba's compiler is switched off (NUMBA_DISABLE_JIT)"
-    if "+avx512vnni" not in cpu_target.target_context.codegen().magic_tuple()[2].split(","):
-        return "the CPU, or the target that numba compiles for, has no AVX512-VNNI"
-    return None if operand_type() else f"LLVM {llvm.llvm_version_info[0]} does not know {NAME}"
-
-
-# ---- pieces of IR; addresses are int64 ------------------------------------------------------------------
-
-
-def number(value: int) -> ir.Constant:
-    return ir.Constant(I64, value)
-
-
-def load(b: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
-    return b.load(b.inttoptr(address, kind.as_pointer()), align=4)
-
-
-def store(b: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
-    b.store(value, b.inttoptr(address, value.type.as_pointer()), align=4)
-
-
-def spread(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The scalar `value` in all 16 lanes of a vector."""
-    kind = ir.VectorType(value.type, 16)
-    lane0 = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
-    return b.shuffle_vector(lane0, ir.Constant(kind, ir.Undefined), ir.Constant(VI32, None))
-
-
-def prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for a cache line into the second level (locality 2: prefetcht1), for reading."""
-    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-    function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    read, locality, data = (ir.Constant(I32, v) for v in (0, 2, 1))
-    b.call(function, [b.inttoptr(address, I8.as_pointer()), read, locality, data])
-
-
-def multiply(b, rows, weights, codes, code_stride, offsets, steps, ahead, ahead_step):
-    """Emit the loop over `steps` steps of 4 inputs: -> rows x VECTORS vectors of int32, offsets + codes * weights."""
-    operand = operand_type()
-    vpdpbusd = cgutils.get_or_insert_function(b.module, ir.FunctionType(VI32, [VI32, operand, operand]), NAME)
+def multiply(b, bits, rows, weights, codes, code_stride, offsets, steps, ahead, ahead_step):
+    """Emit the loop over `steps` steps: -> rows x VECTORS vectors of int32, offsets + codes * weights."""
+    inputs = 32 // bits  # of a step, and the bytes of codes that it reads of each row
     row = [b.add(codes, b.mul(code_stride, number(i))) for i in range(rows)]
     start = [spread(b, load(b, b.add(offsets, number(4 * i)), I32)) for i in range(rows)]
     before, loop, after = b.block, b.append_basic_block(), b.append_basic_block()
@@ -123,12 +64,15 @@ def multiply(b, rows, weights, codes, code_stride, offsets, steps, ahead, ahead_
     line = b.add(ahead, b.mul(s, ahead_step))
     for i in range(STEP // 64):
         prefetch(b, b.add(line, number(64 * i)))
-    at = b.add(weights, b.mul(s, number(STEP)))
-    w = [b.bitcast(load(b, b.add(at, number(64 * j)), VI32), operand) for j in range(VECTORS)]
-    result = []
+    at, x_at = b.add(weights, b.mul(s, number(STEP))), b.mul(s, number(inputs))
+    w = [as_bytes(b, load(b, b.add(at, number(64 * j)), VI32), bits) for j in range(VECTORS)]
+    result = [list(vectors) for vectors in acc]
+    for part in range(inputs // 4):
+        for i in range(rows):
+            x = spread(b, load(b, b.add(b.add(row[i], x_at), number(4 * part)), I32))
+            for j in range(VECTORS):
+                result[i][j] = multiply_add(b, result[i][j], w[j][part], x)
     for i in range(rows):
-        x = b.bitcast(spread(b, load(b, b.add(row[i], b.mul(s, number(4))), I32)), operand)
-        result.append([b.call(vpdpbusd, [acc[i][j], w[j], x]) for j in range(VECTORS)])
         for j in range(VECTORS):
             acc[i][j].add_incoming(start[i], before)
             acc[i][j].add_incoming(result[i][j], loop)
@@ -141,7 +85,7 @@ def multiply(b, rows, weights, codes, code_stride, offsets, steps, ahead, ahead_
 
 
 class Tile(NamedTuple):
-    """Where one tile of `linear` lies: addresses, distances in bytes, and steps of 4 inputs."""
+    """Where one tile of `linear` lies: addresses, distances in bytes, and in steps."""
 
     weights: ir.Value
     codes: ir.Value  # of the first row
@@ -159,7 +103,7 @@ class Tile(NamedTuple):
     ahead_step: ir.Value
 
 
-def linear_rows(b: ir.IRBuilder, rows: int, t: Tile) -> None:
+def linear_rows(b: ir.IRBuilder, bits: int, rows: int, t: Tile) -> None:
     """Emit a tile: total = sum over groups of accumulator * scale; out = total * row scale + bias.
 
     Multiplied, then added, never fused: `dllm_core.quant.rescale` rounds that way, and the result is the same float32.
@@ -171,9 +115,9 @@ def linear_rows(b: ir.IRBuilder, rows: int, t: Tile) -> None:
     total = [[b.phi(VF32) for _ in range(VECTORS)] for _ in range(rows)]
     left = b.sub(t.steps, s)
     steps = b.select(b.icmp_signed("<", left, t.group_steps), left, t.group_steps)
-    weights, codes = b.add(t.weights, b.mul(s, number(STEP))), b.add(t.codes, b.mul(s, number(4)))
+    weights, codes = b.add(t.weights, b.mul(s, number(STEP))), b.add(t.codes, b.mul(s, number(32 // bits)))
     ahead = b.add(t.ahead, b.mul(s, t.ahead_step))
-    acc = multiply(b, rows, weights, codes, t.code_stride, offsets, steps, ahead, t.ahead_step)
+    acc = multiply(b, bits, rows, weights, codes, t.code_stride, offsets, steps, ahead, t.ahead_step)
     scale = [load(b, b.add(scales, number(64 * j)), VF32) for j in range(VECTORS)]
     result = [
         [b.fadd(total[i][j], b.fmul(b.sitofp(acc[i][j], VF32), scale[j])) for j in range(VECTORS)] for i in range(rows)
@@ -211,36 +155,31 @@ class IntegerTile(NamedTuple):
     steps: ir.Value
 
 
-def accumulate_rows(b: ir.IRBuilder, rows: int, t: IntegerTile) -> None:
+def accumulate_rows(b: ir.IRBuilder, bits: int, rows: int, t: IntegerTile) -> None:
     """Emit a tile that ends where the integers are known."""
-    acc = multiply(b, rows, t.weights, t.codes, t.code_stride, t.offsets, t.steps, t.weights, number(0))
+    acc = multiply(b, bits, rows, t.weights, t.codes, t.code_stride, t.offsets, t.steps, t.weights, number(0))
     for i in range(rows):
         for j in range(VECTORS):
             store(b, acc[i][j], b.add(b.add(t.out, b.mul(t.out_stride, number(i))), number(64 * j)))
 
 
-def for_each_row_count(b: ir.IRBuilder, rows: ir.Value, emit: Callable[[int], None]) -> None:
-    """Emit `emit(1)` .. `emit(ROWS)` and a jump to the one for the run-time value `rows`."""
-    end = b.append_basic_block()
-    choice = b.switch(rows, end)
-    for count in range(1, ROWS + 1):
-        block = b.append_basic_block()
-        choice.add_case(number(count), block)
-        b.position_at_end(block)
-        emit(count)
-        b.branch(end)
-    b.position_at_end(end)
-
-
-def tile_function(kind: type, emit: Callable[..., None]):
-    """A function for compiled code, f(rows, tuple of the fields of `kind`), made of `emit`."""
+def tile_function(kind: type, emit: Callable[..., None], bits: int):
+    """A function for compiled code, f(rows, tuple of the fields of `kind`): a jump to `emit` for that many rows."""
 
     @intrinsic
     def tile(typingctx, rows, fields):
         def codegen(context, builder, signature, arguments):
-            count, packed = arguments
+            rows, packed = arguments
             where = kind(*cgutils.unpack_tuple(builder, packed))
-            for_each_row_count(builder, count, lambda n: emit(builder, n, where))
+            end = builder.append_basic_block()
+            choice = builder.switch(rows, end)
+            for count in range(1, ROWS + 1):
+                block = builder.append_basic_block()
+                choice.add_case(number(count), block)
+                builder.position_at_end(block)
+                emit(builder, bits, count, where)
+                builder.branch(end)
+            builder.position_at_end(end)
             return context.get_dummy_value()
 
         return types.void(rows, fields), codegen
@@ -248,8 +187,8 @@ def tile_function(kind: type, emit: Callable[..., None]):
     return tile
 
 
-linear_tile = tile_function(Tile, linear_rows)
-accumulate_tile = tile_function(IntegerTile, accumulate_rows)
+linear_tile_8bit, linear_tile_4bit = (tile_function(Tile, linear_rows, bits) for bits in (8, 4))
+accumulate_tile_8bit, accumulate_tile_4bit = (tile_function(IntegerTile, accumulate_rows, bits) for bits in (8, 4))
 
 
 # ---- drivers --------------------------------------------------------------------------------------------
@@ -261,83 +200,86 @@ def address(array):
 
 
 @compiled
-def linear(first, last, codes, offsets, row_scale, panels, scales, bias, group, out):
-    """out[R, N] = row_scale * sum over groups of (integer product * scales) + bias, panels first .. last of it."""
+def linear(claims, bits, codes, offsets, row_scale, panels, scales, bias, group, out):
+    """out[R, N] = row_scale * sum over groups of (integer product * scales) + bias, for the panels it claims."""
+    edge = np.empty((ROWS, COLUMNS), np.float32)  # stands in for the output where a panel reaches beyond N
+    p = claim(claims)
+    while p < claims[1]:
+        following = claim(claims)
+        ahead = following if following < claims[1] else p
+        panel(p, ahead, bits, codes, offsets, row_scale, panels, scales, bias, group, out, edge)
+        p = following
+
+
+@compiled
+def panel(p, ahead, bits, codes, offsets, row_scale, panels, scales, bias, group, out, edge):
+    """The columns of `out` that belong to panel p. Panel `ahead` is fetched meanwhile."""
     rows, n = out.shape
     steps, groups = panels.shape[1], offsets.shape[0]
     tiles = (rows + ROWS - 1) // ROWS
     panel_bytes = steps * STEP
     # One or two rows wait for memory in any case, and there the processor's own prefetcher does better.
-    ahead_step = max(STEP // tiles, 64) if rows > 3 else 0
-    edge = np.empty((ROWS, COLUMNS), np.float32)  # stands in for the output where a panel reaches beyond N
-    for p in range(first, last):
-        width = min(COLUMNS, n - p * COLUMNS)
-        weights = address(panels) + p * panel_bytes
-        for t in range(tiles):
-            r = t * rows // tiles  # rows in nearly equal tiles
-            count = (t + 1) * rows // tiles - r
-            whole = width == COLUMNS
-            where = (
-                weights,
-                address(codes) + r * codes.shape[1],
-                codes.shape[1],
-                address(offsets) + 4 * r,
-                4 * offsets.shape[1],
-                address(scales) + p * groups * COLUMNS * 4,
-                address(row_scale) + 4 * r,
-                address(bias) + p * COLUMNS * 4,
-                address(out) + 4 * (r * n + p * COLUMNS) if whole else address(edge),
-                4 * n if whole else 4 * COLUMNS,
-                steps,
-                group // 4,
-                weights + panel_bytes + t * panel_bytes // tiles if ahead_step else weights,
-                ahead_step,
-            )
-            linear_tile(count, where)
-            if not whole:
-                for i in range(count):
-                    for j in range(width):
-                        out[r + i, p * COLUMNS + j] = edge[i, j]
-
-
-@compiled_parallel
-def linear_parallel(parts, codes, offsets, row_scale, panels, scales, bias, group, out):
-    count = panels.shape[0]
-    for part in prange(parts):
-        i = np.int64(part)
-        a, z = i * count // parts, (i + 1) * count // parts
-        linear(a, z, codes, offsets, row_scale, panels, scales, bias, group, out)
+    ahead_step = max(STEP // tiles, 64) if rows > 3 and ahead != p else 0
+    width = min(COLUMNS, n - p * COLUMNS)
+    whole = width == COLUMNS
+    weights = address(panels) + p * panel_bytes
+    for t in range(tiles):
+        r = t * rows // tiles  # rows in nearly equal tiles
+        count = (t + 1) * rows // tiles - r
+        where = (
+            weights,
+            address(codes) + r * codes.shape[1],
+            codes.shape[1],
+            address(offsets) + 4 * r,
+            4 * offsets.shape[1],
+            address(scales) + p * groups * COLUMNS * 4,
+            address(row_scale) + 4 * r,
+            address(bias) + p * COLUMNS * 4,
+            address(out) + 4 * (r * n + p * COLUMNS) if whole else address(edge),
+            4 * n if whole else 4 * COLUMNS,
+            steps,
+            group * bits // 32,
+            address(panels) + ahead * panel_bytes + t * panel_bytes // tiles if ahead_step else weights,
+            ahead_step,
+        )
+        if bits == 8:
+            linear_tile_8bit(count, where)
+        else:
+            linear_tile_4bit(count, where)
+        if not whole:
+            for i in range(count):
+                for j in range(width):
+                    out[r + i, p * COLUMNS + j] = edge[i, j]
 
 
 @compiled
-def accumulate(codes, offsets, panels, group, out):
+def accumulate(bits, codes, offsets, panels, group, out):
     """The integers behind `linear`: out int32 [G, R, P * COLUMNS]."""
     groups, rows, columns = out.shape
-    steps = panels.shape[1]
+    steps, group_steps = panels.shape[1], group * bits // 32
     for g in range(groups):
-        s = g * (group // 4)
         for p in range(panels.shape[0]):
             for r in range(0, rows, ROWS):
                 where = (
-                    address(panels) + (p * steps + s) * STEP,
-                    address(codes) + r * codes.shape[1] + 4 * s,
+                    address(panels) + (p * steps + g * group_steps) * STEP,
+                    address(codes) + r * codes.shape[1] + g * group,
                     codes.shape[1],
                     address(offsets) + 4 * (g * offsets.shape[1] + r),
                     address(out) + 4 * ((g * rows + r) * columns + p * COLUMNS),
                     4 * columns,
-                    min(group // 4, steps - s),
+                    min(group_steps, steps - g * group_steps),
                 )
-                accumulate_tile(min(ROWS, rows - r), where)
+                if bits == 8:
+                    accumulate_tile_8bit(min(ROWS, rows - r), where)
+                else:
+                    accumulate_tile_4bit(min(ROWS, rows - r), where)
 
 
 KERNEL = Kernel(
     isa="avx512vnni",
     columns=COLUMNS,
-    depth=4,
-    panel_shape=lambda k4: (k4, COLUMNS, 4),
-    by_output=lambda panels: panels.view(np.uint32)[..., 0].transpose(0, 2, 1),
+    depth={8: 4, 4: 8},
     linear=linear,
-    linear_parallel=linear_parallel,
     accumulate=accumulate,
     unavailable=unavailable,
 )

@@ -1,9 +1,12 @@
-"""int8 matrix product in plain loops, for every CPU that LLVM knows.
+"""int8 and int4 matrix product in plain loops, for every CPU that LLVM knows.
 
 Weights in memory: panels of 4 outputs, each a row of K bytes; a tile is 4 rows of activations by 4 outputs.
 
     panel p:  output 4p    k = 0 1 2 3 ...
               output 4p+1  k = 0 1 2 3 ...   every row is read along k, 16 products per step and vector lane
+
+Rows of four-bit weights have half as many bytes: the first half of K below, the second half above. A panel of them is
+spread to bytes once, and all rows of activations then pass over it.
 
 Two things make LLVM turn the loop into multiply-add instructions on bytes: slices of rows that start at index 0, so
 that it sees consecutive addresses, and sums cast back to int32, because numba widens int32 products to int64.
@@ -14,26 +17,30 @@ whose 16 sums across lanes cost as much as the products).
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
-from .jit import compiled, compiled_parallel
+from .jit import claim, compiled
 from .kernel import Kernel
 
 
 @compiled
-def linear(first, last, codes, offsets, row_scale, panels, scales, bias, group, out):
-    """out[R, N] = row_scale * sum over groups of (integer product * scales) + bias, panels first .. last of it.
+def linear(claims, bits, codes, offsets, row_scale, panels, scales, bias, group, out):
+    """out[R, N] = row_scale * sum over groups of (integer product * scales) + bias, for the panels it claims.
 
     In the order and with the roundings of `dllm_core.quant.rescale`: the result is the same float32.
     """
     rows, n = out.shape
     sums = np.empty((4, 4), np.int32)
     total = np.empty((4, 4), np.float32)
-    for p in range(first, last):
+    weights = np.empty((4, panels.shape[3] * 8 // bits), np.uint8)
+    while True:
+        p = claim(claims)
+        if p >= claims[1]:
+            return
+        spread(panels[p, 0], bits, weights)
         for r in range(0, rows, 4):
             total[:] = 0
             for g in range(offsets.shape[0]):
-                tile(codes, offsets, panels, r, p, g, group, sums)
+                tile(codes, offsets, weights, r, g, group, sums)
                 for i in range(4):
                     for j in range(4):
                         total[i, j] += np.float32(sums[i, j]) * scales[p, g, j]
@@ -43,11 +50,25 @@ def linear(first, last, codes, offsets, row_scale, panels, scales, bias, group, 
 
 
 @compiled
-def tile(codes, offsets, panels, r, p, g, group, sums):
-    """sums[i, j] = offset of row r + i + sum over group g of its codes times the weights of output 4p + j."""
-    a, b = g * group, min((g + 1) * group, panels.shape[2])
+def spread(panel, bits, weights):
+    """A panel as bytes: weights uint8 [4, K]."""
+    if bits == 8:
+        weights[:] = panel
+        return
+    half = panel.shape[1]
+    for j in range(4):
+        stored, low, high = panel[j], weights[j, :half], weights[j, half:]
+        for i in range(half):
+            low[i] = stored[i] & 15
+            high[i] = stored[i] >> 4
+
+
+@compiled
+def tile(codes, offsets, weights, r, g, group, sums):
+    """sums[i, j] = offset of row r + i + sum over group g of its codes times the weights of output j."""
+    a, b = g * group, min((g + 1) * group, weights.shape[1])
     x0, x1, x2, x3 = codes[r, a:b], codes[r + 1, a:b], codes[r + 2, a:b], codes[r + 3, a:b]
-    w0, w1, w2, w3 = panels[p, 0, a:b], panels[p, 1, a:b], panels[p, 2, a:b], panels[p, 3, a:b]
+    w0, w1, w2, w3 = weights[0, a:b], weights[1, a:b], weights[2, a:b], weights[3, a:b]
     s00 = s01 = s02 = s03 = offsets[g, r]
     s10 = s11 = s12 = s13 = offsets[g, r + 1]
     s20 = s21 = s22 = s23 = offsets[g, r + 2]
@@ -69,36 +90,21 @@ def tile(codes, offsets, panels, r, p, g, group, sums):
     sums[3, 0], sums[3, 1], sums[3, 2], sums[3, 3] = s30, s31, s32, s33
 
 
-@compiled_parallel
-def linear_parallel(parts, codes, offsets, row_scale, panels, scales, bias, group, out):
-    count = panels.shape[0]
-    for part in prange(parts):
-        i = np.int64(part)
-        a, z = i * count // parts, (i + 1) * count // parts
-        linear(a, z, codes, offsets, row_scale, panels, scales, bias, group, out)
-
-
 @compiled
-def accumulate(codes, offsets, panels, group, out):
+def accumulate(bits, codes, offsets, panels, group, out):
     """The integers behind `linear`: out int32 [G, R, P * 4]."""
     sums = np.empty((4, 4), np.int32)
-    for g in range(out.shape[0]):
-        for p in range(panels.shape[0]):
+    weights = np.empty((4, panels.shape[3] * 8 // bits), np.uint8)
+    for p in range(panels.shape[0]):
+        spread(panels[p, 0], bits, weights)
+        for g in range(out.shape[0]):
             for r in range(0, out.shape[1], 4):
-                tile(codes, offsets, panels, r, p, g, group, sums)
+                tile(codes, offsets, weights, r, g, group, sums)
                 for i in range(min(4, out.shape[1] - r)):
                     for j in range(4):
                         out[g, r + i, 4 * p + j] = sums[i, j]
 
 
 KERNEL = Kernel(
-    isa="portable",
-    columns=4,
-    depth=0,
-    panel_shape=lambda k4: (4, 4 * k4),
-    by_output=lambda panels: panels.view(np.uint32),
-    linear=linear,
-    linear_parallel=linear_parallel,
-    accumulate=accumulate,
-    unavailable=lambda: None,
+    isa="portable", columns=4, depth={8: 0, 4: 0}, linear=linear, accumulate=accumulate, unavailable=lambda: None
 )

@@ -1,4 +1,4 @@
-"""What a matrix kernel of this package provides, how weights get into its layout, and the choice at run time."""
+"""What a matrix kernel of this package provides, and the choice at run time."""
 
 from __future__ import annotations
 
@@ -7,58 +7,33 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from dllm_core.errors import UnsupportedError, UsageError
+from dllm_core.packing import Layout
+from dllm_core.quant import get_scheme
 
 VARIABLE = "DLLM_NUMBA_ISA"
-U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
-I8 = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One instruction set's matrix product.
 
-    Weights are unsigned, code + 128: x86 multiplies unsigned by signed bytes. The surplus 128 * sum(activations) is
-    known when the activations are quantised, and accumulators start at minus that (`Codes.offsets`). Outputs come in
-    panels of `columns`; K is padded to a multiple of 4 with weights that are zero as unsigned numbers.
+    Weights are unsigned, code + 128 or for four bits code + 8: x86 multiplies unsigned by signed bytes. The surplus,
+    128 * sum(activations), is known when the activations are quantised, and accumulators start at minus that
+    (`Codes.offsets`). Outputs come in panels of `columns`, laid out as `dllm_core.packing.Layout` tells.
     """
 
     isa: str
     columns: int
-    depth: int  # inputs of one output that lie together, 0 for all: `dllm_core.packing.Layout`
-    panel_shape: Callable[[int], tuple[int, ...]]  # K / 4, rounded up -> shape of one panel in memory
-    by_output: Callable[[U8], U32]  # panels -> a view of them, [P, columns, K / 4], four weights in each word
-    linear: Callable[..., None]  # (first panel, last panel, *arguments of NumbaBackend.linear)
-    linear_parallel: Callable[..., None]  # (parts, *the same arguments)
-    accumulate: Callable[..., None]  # (codes, offsets, panels, group, int32 [G, R, P * columns])
+    depth: dict[int, int]  # bits of a weight -> inputs of one step of a panel, 0 for all
+    linear: Callable[..., None]  # (claims on panels, *arguments of NumbaBackend.linear): see `Team.run`
+    accumulate: Callable[..., None]  # (bits, codes, offsets, panels, group, int32 [G, R, P * columns])
     unavailable: Callable[[], str | None]  # why it cannot run here; None if it can
 
-    def allocate(self, n: int, k: int) -> U8:
-        """Panels for weights [n, k], at the start of a cache line, all zero."""
-        shape = (-(-n // self.columns), *self.panel_shape(-(-k // 4)))
-        size = int(np.prod(shape))
-        raw = np.zeros(size + 64, np.uint8)
-        start = -raw.ctypes.data % 64
-        return raw[start : start + size].reshape(shape)
-
-    def store(self, panels: U8, at: int, codes: I8) -> None:
-        """Write the codes [n, K] of outputs at .. at + n."""
-        n, k = codes.shape
-        view = self.by_output(panels)
-        padded = np.zeros((n, 4 * view.shape[2]), np.uint8)
-        np.bitwise_xor(codes.view(np.uint8), np.uint8(128), out=padded[:, :k])  # + 128, modulo 256
-        output = np.arange(at, at + n)
-        view[output // self.columns, output % self.columns] = padded.view(np.uint32)
-
-    def load(self, panels: U8, n: int, k: int) -> I8:
-        """The codes [n, k] that `store` wrote."""
-        words = self.by_output(panels)
-        rows = np.ascontiguousarray(words.reshape(len(words) * self.columns, -1)[:n])
-        return np.bitwise_xor(rows.view(np.uint8)[:, :k], np.uint8(128)).view(np.int8)
+    def layout(self, scheme: str) -> Layout:
+        """Where the numbers of a weight lie."""
+        bits = get_scheme(scheme).bits
+        return Layout("numba-int8", 1, self.isa, scheme, self.columns, self.depth[bits], zero=1 << (bits - 1))
 
 
 # In order of preference: module of this package that holds KERNEL.

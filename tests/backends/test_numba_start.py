@@ -9,14 +9,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import dllm_numba
-import numba
 import numpy as np
 import pytest
 from dllm_numba import kernel as kernels
 from dllm_numba.backend import NumbaBackend
-from dllm_numba.jit import thread_count
+from dllm_numba.team import Team
 
 from dllm_core.errors import BackendUnavailable, UnsupportedError, UsageError
 from dllm_core.plugins import load_registry
@@ -72,7 +72,7 @@ def test_it_is_registered_with_priority_over_the_reference():
     assert entry.priority > registry.backends["numpy"].priority
     backend = registry.backend("numba-int8", 1)
     assert (backend.name, backend.isa) == ("numba-int8", ISAS[0])
-    assert backend.schemes == ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
+    assert backend.schemes == ("f32", "bf16", "qd8-f32-qc8w", "qd8-f32-qb8w", "qd8-f32-qb4w")
     assert backend.default_scheme == "qd8-f32-qb8w"
 
 
@@ -166,7 +166,7 @@ def test_a_kernel_that_cannot_run_is_passed_over(monkeypatch):
 
 
 def test_the_instruction_is_found_by_trying():
-    from dllm_numba.gemm_avx512vnni import operand_type
+    from dllm_numba.vnni import operand_type
 
     assert operand_type("llvm.x86.avx512.no.such.intrinsic") is None
 
@@ -187,29 +187,63 @@ def test_without_a_place_for_the_cache_it_still_runs(tmp_path):
 # ---- threads ----
 
 
-def test_more_threads_than_the_pool_has_are_reduced(tmp_path):
-    program = """
-import numba
-from dllm_numba.backend import NumbaBackend
-print(NumbaBackend(64).threads, NumbaBackend(1).threads, numba.threading_layer())
-"""
-    assert python(program, tmp_path, NUMBA_NUM_THREADS="3").split() == ["3", "1", "workqueue"]
-    assert python(program, tmp_path, NUMBA_NUM_THREADS="1").split() == ["1", "1", "workqueue"]
+LOCK = threading.Lock()
 
 
-def test_the_callers_thread_count_is_given_back():
-    NumbaBackend(1)
-    before = numba.get_num_threads()
-    with thread_count(1):
-        assert numba.get_num_threads() == 1
-    assert numba.get_num_threads() == before
-    with pytest.raises(KeyError), thread_count(1):
-        raise KeyError
-    assert numba.get_num_threads() == before
+def claim_all(claims, seen):
+    """Work for a `Team`, in Python: take numbers until none is left."""
+    while True:
+        with LOCK:
+            number = int(claims[0])
+            claims[0] += 1
+        if number >= claims[1]:
+            return
+        seen.append((number, threading.get_ident()))
+        time.sleep(0.001)
+
+
+def test_no_more_threads_than_asked_for_work():
+    for limit, wanted, most in ((3, 2, 2), (3, 9, 3), (1, 9, 1)):
+        team, seen = Team(limit), []
+        for _ in range(10):
+            team.run(wanted, claim_all, 0, 30, seen)
+        assert sorted(number for number, _ in seen) == sorted([*range(30)] * 10)
+        assert len({thread for _, thread in seen}) <= most
+        assert threading.get_ident() in {thread for _, thread in seen}
+
+
+def test_a_helper_that_wakes_too_late_is_not_waited_for():
+    """The helper is held up by another call; the caller does all the work and returns."""
+    team, seen, busy, free = Team(2), [], threading.Barrier(3), threading.Event()
+
+    def wait(claims):
+        busy.wait(60)
+        free.wait(60)
+
+    other = threading.Thread(target=lambda: team.run(2, wait, 0, 1))
+    other.start()
+    busy.wait(60)
+    team.run(2, claim_all, 5, 20, seen)
+    free.set()
+    other.join()
+    assert seen == [(number, threading.get_ident()) for number in range(5, 20)]
+
+
+def test_what_fails_in_a_helper_is_raised_in_the_caller():
+    caller = threading.current_thread()
+
+    def fail(claims):
+        if threading.current_thread() is not caller:
+            started.set()
+            raise KeyError("helper")
+        started.wait(60)
+
+    started = threading.Event()
+    with pytest.raises(KeyError, match="helper"):
+        Team(2).run(2, fail, 0, 1)
 
 
 def test_several_python_threads_may_call_at_once(cache):
-    """Regions that meet would end the process."""
     program = """
 import threading
 import numpy as np
