@@ -11,12 +11,12 @@ right before a fence a page may say, as HTML comments, which readers do not see:
     ```python                   one interpreter a page: names last to the next block
     <!-- not run: REASON -->    before any of them: it is listed and left out
     <!-- exit: N -->            before a sh block: it ends with this code
+    <!-- first: COMMAND -->     before any block: what readers have done already, such as a clone; $DLLM_SOURCE is
+                                the repository
     <!-- file: PATH -->         before any block: it is written to PATH, seen from the folder where the shell stands
     <!-- source: PATH -->       before any block: these lines stand in this file of the repository, as they are
     <!-- output -->             before a text block: what the last block printed; ... stands for anything in a line, and
                                 alone in a line for any lines
-
-$DLLM_SOURCE is the repository.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 NOT_HERE = {"cli.md"}
 SECONDS = 300  # a block that takes longer hangs
-MARKER = re.compile(r"<!-- (not run|exit|file|source|output)(?:: (.+?))? -->")
+MARKER = re.compile(r"<!-- (not run|exit|first|file|source|output)(?:: (.+?))? -->")
 
 SHELL = """set -euo pipefail
 [ ! -e "$DLLM_STATE/env" ] || . "$DLLM_STATE/env"
@@ -140,6 +140,8 @@ class Session:
         """Do what the block is for; Wrong if that goes wrong."""
         if "not run" in block.marks:
             return
+        if "first" in block.marks:
+            self.shell(block.marks["first"])
         if "source" in block.marks and block.text not in (DOCS.parent / block.marks["source"]).read_text("utf-8"):
             raise Wrong(f"these lines do not stand in {block.marks['source']}")
         if "file" in block.marks:
@@ -149,13 +151,13 @@ class Session:
         elif "output" in block.marks:
             compare(block.text, self.last)
         elif block.language == "sh":
-            self.shell(block)
+            self.shell(block.text, int(block.marks.get("exit", "0")))
         elif block.language == "python":
             self.python(block)
 
-    def shell(self, block: Block) -> None:
+    def shell(self, commands: str, wanted: int = 0) -> None:
         command = subprocess.Popen(
-            ["bash", "-c", SHELL + block.text],
+            ["bash", "-c", SHELL + commands],
             env=self.variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -171,7 +173,6 @@ class Session:
             if command.returncode is None:
                 os.killpg(command.pid, signal.SIGKILL)
                 command.wait()
-        wanted = int(block.marks.get("exit", "0"))
         if command.returncode != wanted:
             raise Wrong(f"it ended with code {command.returncode}, not {wanted}\n{self.last}")
 
