@@ -2,7 +2,7 @@
 
     python benchmarks/neighbour.py --json > docs/results/bench-neighbour.json
 
-A linear layer of 128 rows, and a pass of 128 rows through two layers of LLaDA-8B's shape and its head. Every round
+A linear layer of 128 rows, and a pass of 128 rows through two layers of LLaDA-8B's shape. Every round
 takes one thread and all threads in turn, with the neighbour and without. Two threads beside it must not be slower than
 one beside it.
 """
@@ -66,7 +66,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     results: list[dict[str, Any]] = []
-    for what, make, calls in (("linear 4096x4096, 128 rows", linear, 40), ("two layers and head, 128 rows", step, 4)):
+    for what, make, calls in (
+        ("linear 4096x4096, 128 rows", linear, 40),
+        ("two layers of LLaDA-8B, 128 rows", step, 4),
+    ):
         found = measure({n: make(n) for n in (1, args.threads)}, args.rounds, calls)
         rows = [
             {"what": what, "scheme": SCHEME, "threads": n}

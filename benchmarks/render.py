@@ -76,10 +76,17 @@ def typed_figures(text: str) -> list[str]:
 
 def main() -> int:
     sys.path.insert(0, str(ROOT))
+    from benchmarks.asv_tables import TABLES as ASV
     from benchmarks.decoding_tables import TABLES as DECODING
     from benchmarks.performance_tables import TABLES as PERFORMANCE
 
-    tables = {"tiny_accuracy": tiny_accuracy, "quantisation_error": quantisation_error, **DECODING, **PERFORMANCE}
+    tables = {
+        "tiny_accuracy": tiny_accuracy,
+        "quantisation_error": quantisation_error,
+        **DECODING,
+        **PERFORMANCE,
+        **ASV,
+    }
     check = "--check" in sys.argv[1:]
     stale, typed = [], []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:

@@ -8,7 +8,7 @@ set -eu
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
-# what runs is in the matrix, what builds in pyproject.toml; asv itself wants its runner and pympler in there
+# what runs is in the matrix, what builds in pyproject.toml; the rest is what asv puts into every environment
 python3 - >"$folder/requirements.txt" <<'PYTHON'
 import json
 import tomllib
@@ -18,7 +18,7 @@ with open("asv.conf.json") as file:
 with open("pyproject.toml", "rb") as file:
     building = tomllib.load(file)["build-system"]["requires"]
 running = [f"{name}=={pins[0]}" if pins[0] else name for name, pins in conf["matrix"]["req"].items()]
-print(*running, *building, "cmake", "ninja", "asv_runner", "pympler", "pip", "wheel", sep="\n")
+print(*running, *building, "cmake", "ninja", "asv_runner", "pympler", "build", "pip", "wheel", sep="\n")
 PYTHON
 version=$(python3 -c 'import json; print(json.load(open("asv.conf.json"))["pythons"][0])')
 "python$version" -m pip download --quiet --only-binary :all: --dest "$folder" -r "$folder/requirements.txt"

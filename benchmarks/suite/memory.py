@@ -8,16 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dllm_core.api import peak_rss_bytes
-from dllm_core.bench.models import open_model
 from dllm_core.checkpoint import open_folder
 from dllm_core.checkpoint.convert import convert
 from dllm_core.models import build_model
-from dllm_core.plugins import load_registry
 from dllm_core.testing.random_model import save_random_checkpoint
 
 from .common import BACKENDS, FAST, QUANTISED, SCHEMES, Timing, make_backend
 from .inside import PROMPT, load_inside, require
-from .model import LARGE, forward
+from .model import forward, large
 
 PACKED = {"layers": 8, "width": 1024, "heads": 8, "kv_heads": 8, "mlp": 2752, "vocab": 16384}
 
@@ -37,7 +35,7 @@ class Memory:
 
 
 class LargeMemory:
-    """A pass of 128 rows through four layers of LLaDA-8B and its head, made tensor by tensor."""
+    """A pass of 128 rows through four layers of LLaDA-8B's shape, made tensor by tensor."""
 
     params = (["f32", *QUANTISED, "bf16"],)
     param_names = ("scheme",)
@@ -48,7 +46,7 @@ class LargeMemory:
 
     def measure(self, scheme: str) -> int:
         """Bytes of the packed weights, after the pass."""
-        model, source = open_model(LARGE, make_backend(FAST, scheme), scheme, load_registry(), 4)
+        model, source = large(scheme, None, 4)
         forward(model, 128, 0, 32)()
         return source.bytes
 
