@@ -88,6 +88,7 @@ class NumbaBackend(NumpyBackend):
         layout = self.layout(scheme)
         columns, zero = layout.columns, layout.zero
         panels = aligned(layout.arrays(n, k, False)["codes"][1], np.uint8)
+        words = panels.reshape(-1).view(np.uint32)
         panels[-1] = zero  # outputs beyond N
         scales = np.zeros((len(panels), len(how.groups(k)), columns), np.float32)
         bias = np.zeros(len(panels) * columns, np.float32)
@@ -95,7 +96,7 @@ class NumbaBackend(NumpyBackend):
         for weight in weights:
             for _, part in weight.chunks():
                 first, stop = at // columns, -(-(at + len(part)) // columns)
-                arguments = (part, part.view(np.int32), at, how.bits == 4, how.group or k, zero, panels, scales)
+                arguments = (part, part.view(np.int32), at, how.bits == 4, how.group or k, zero, panels, words, scales)
                 self.team.run(self.threads, pack_rows, first, stop, *arguments)
                 at += len(part)
         if biases is not None:

@@ -90,15 +90,16 @@ def quantise_rows(claims, x, bits, group, zero, codes, scale, offsets):
 
 
 @compiled
-def pack_rows(claims, w, bits, at, four, group, zero, panels, scales):
+def pack_rows(claims, w, bits, at, four, group, zero, panels, words, scales):
     """Quantise weights w [n, K] and write them as outputs at .. at + n of `panels` and scales [P, G, columns].
 
-    Panels are claimed, so that no two threads write to one cache line.
+    words: the panels as uint32. Panels are claimed, so that no two threads write to one cache line.
     """
     n, k = w.shape
     steps, columns, stored = panels.shape[1:]
     codes = np.full(steps * stored * (2 if four else 1), zero, np.uint8)  # of one output, + zero
-    low, top = (-8, 7) if four else (-127, 127)
+    packed = np.empty(steps * stored, np.uint8)  # the same as stored
+    low, top = (np.float32(-8), np.float32(7)) if four else (np.float32(-127), np.float32(127))
     while True:
         p = claim(claims)
         if p >= claims[1]:
@@ -108,18 +109,34 @@ def pack_rows(claims, w, bits, at, four, group, zero, panels, scales):
             for g in range(scales.shape[1]):
                 a, b = g * group, min((g + 1) * group, k)
                 scales[p, g, c], inverse = find_scale(bits[row, a:b], four)
-                values, out = w[row, a:b], codes[a:b]
-                if inverse == 0:
-                    out[:] = zero
-                else:
-                    for j in range(values.size):
-                        code = np.int32(min(max(np.rint(values[j] * inverse), np.float32(low)), np.float32(top)))
-                        out[j] = np.uint8(code + zero)
-            for s in range(steps):
-                out = panels[p, s, c]
-                if four:  # the first half of the step below, the second above
-                    halves = codes[2 * s * stored : 2 * (s + 1) * stored]
-                    for i in range(stored):
-                        out[i] = halves[i] | halves[stored + i] << 4
-                else:
-                    out[:] = codes[s * stored : (s + 1) * stored]
+                quantise_weights(w[row, a:b], inverse, low, top, zero, codes[a:b])
+            if four:
+                share_bytes(codes, stored, packed)
+            else:
+                packed[:] = codes
+            if stored == 4:
+                row_words = packed.view(np.uint32)
+                for s in range(steps):
+                    words[(p * steps + s) * columns + c] = row_words[s]
+            else:
+                for s in range(steps):
+                    panels[p, s, c] = packed[s * stored : (s + 1) * stored]
+
+
+@compiled
+def quantise_weights(values, inverse, low, top, zero, out):
+    if inverse == 0:
+        out[:] = zero
+    else:
+        for j in range(values.size):
+            code = min(max(np.rint(values[j] * inverse), low), top)
+            out[j] = np.uint8(np.int32(np.int32(code) + np.int32(zero)))
+
+
+@compiled
+def share_bytes(codes, stored, packed):
+    """Two codes per byte: of each step, the first half below, the second half above."""
+    for s in range(packed.size // stored):
+        first, second = codes[2 * s * stored :], codes[(2 * s + 1) * stored :]
+        for i in range(stored):
+            packed[s * stored + i] = first[i] | second[i] << 4
