@@ -90,7 +90,7 @@ def _describe(entry: BackendEntry, registry: Registry, threads: int) -> dict[str
     try:
         backend = registry.backend(entry.name, threads)
     except DllmError as error:
-        return {**facts, "reason": error.message}
+        return {**facts, "reason": "; ".join(part for part in (error.message, error.hint) if part)}
     except Exception as error:  # a plugin is somebody else's code: whatever it raises is the reason
         return {**facts, "reason": f"{type(error).__name__}: {error}"}
     return {

@@ -40,6 +40,8 @@ def command(ctx: click.Context, model: str | None, names: tuple[str, ...], threa
     else:
         show(rows)
     for name in [] if names else sorted(set(registry.backends) - {row.backend for row in rows}):
+        if registry.backends[name].priority < 0:
+            continue  # nobody gets it without asking, so nobody misses it
         settings().warn(f"backend {name} cannot run here and was left out: see dllm backends")
     for row in failed:
         settings().note(f"{row.backend} {row.isa} {row.case}: {row.detail}", "error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -29,7 +30,10 @@ Dllm = Callable[..., Result]
 
 def test_backends_json(dllm: Dllm) -> None:
     found = {entry["name"]: entry for entry in dllm("backends", "--json").json["backends"]}
-    assert set(found) == {"numpy", "numba-int8", "cffi-simd"}
+    assert set(found) == {"numpy", "numba-int8", "cffi-simd", "torch"}
+    neighbour = found.pop("torch")  # an extra: it may be there
+    assert neighbour["available"] == (importlib.util.find_spec("torch") is not None)
+    assert neighbour["available"] or neighbour["reason"].endswith('; pip install "dllm[torch]"')
     assert [e["default"] for e in found.values()].count(True) == 1
     best = max((e for e in found.values() if e["available"]), key=lambda e: e["priority"])
     assert best["default"]

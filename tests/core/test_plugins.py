@@ -9,7 +9,7 @@ import pytest
 from dllm_core.errors import BackendUnavailable, NotFoundError, UsageError
 from dllm_core.plugins import load_registry
 
-OWN = {"numpy", "numba-int8", "cffi-simd"}
+OWN = {"numpy", "numba-int8", "cffi-simd", "torch"}
 
 GOOD = """
 from dllm_core import hookimpl
