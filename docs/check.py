@@ -1,9 +1,10 @@
-"""Is everything documented? Every hook, operator, scheme, command, decoding option, strategy and instruction set.
+"""Is everything documented, and do all commands that pages show exist?
 
-python docs/check.py          exit 1 and name what is missing
+python docs/check.py          exit 1 and name what is missing or wrong
 
-The pages made from source have their own --check; this one looks at the pages as a reader does, by headings and names,
-so that a generator that leaves something out is noticed too.
+Every hook, operator, scheme, error, command, decoding option and strategy must have its place. The pages made from
+source have their own --check; this one looks at the pages as a reader does, by headings and names, so that a generator
+that leaves something out is noticed too. Command lines of all pages, also those that nobody runs, must parse.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from run_blocks import blocks
 
 from dllm_core import errors, hookspecs
 from dllm_core.backend import Backend
 from dllm_core.cli.main import cli
+from dllm_core.cli.terminal import Settings
 from dllm_core.decoding.options import DecodeOptions
 from dllm_core.decoding.strategies import STRATEGIES
 from dllm_core.quant import SCHEMES
@@ -82,10 +86,43 @@ def missing() -> Iterator[str]:
             yield f"strategy {name}: decoding.md"
 
 
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """(where, arguments) of every dllm command in the sh blocks of the README and of all pages."""
+    for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in (b for b in blocks(page) if b.language == "sh"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words: list[str] = []
+                for token in [*lexer, ";"] if "dllm " in line else ():
+                    if set(token) <= set("|&;()<>"):
+                        if words and Path(words[0]).name == "dllm":
+                            yield f"{page.name}:{block.line}", words[1:]
+                        words = []
+                    elif words or not re.fullmatch(r"\w+=.*", token):  # a variable before the command
+                        words.append(token)
+
+
+def unparsable() -> Iterator[str]:
+    """A line for every command that the command line would refuse."""
+    with click.Context(cli, info_name="dllm", obj=Settings()) as ctx:
+        for where, words in command_lines():
+            try:
+                verb, name = cli.get_command(ctx, words[0]), words.pop(0)
+                if isinstance(verb, click.Group) and words and not words[0].startswith("-"):
+                    verb, name = verb.get_command(ctx, words[0]), words.pop(0)
+                if verb is None:
+                    raise click.UsageError(f"there is no command {name}")
+                if "--help" not in words:
+                    verb.make_context(name, words, parent=ctx)
+            except (click.ClickException, errors.DllmError) as error:
+                yield f"{where}: dllm {name} {' '.join(words)}: {error}"
+
+
 def main() -> int:
-    found = list(missing())
+    found = [*(f"not documented: {line}" for line in missing()), *(f"wrong: {line}" for line in unparsable())]
     for line in found:
-        print(f"not documented: {line}", file=sys.stderr)
+        print(line, file=sys.stderr)
     return int(bool(found))
 
 
