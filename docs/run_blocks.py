@@ -9,7 +9,7 @@ right before a fence a page may say, as HTML comments, which readers do not see:
 
     ```sh                       bash -euo pipefail; the folder and exported variables last to the next block
     ```python                   one interpreter a page: names last to the next block
-    <!-- not run: REASON -->    before any of them: it is listed and left out
+    <!-- not run: REASON -->    before either: it is listed and left out
     <!-- exit: N -->            before a sh block: it ends with this code
     <!-- first: COMMAND -->     before any block: what readers have done already, such as a clone; $DLLM_SOURCE is
                                 the repository
@@ -138,12 +138,12 @@ class Session:
 
     def run(self, block: Block) -> None:
         """Do what the block is for; Wrong if that goes wrong."""
+        if "source" in block.marks and block.text not in (DOCS.parent / block.marks["source"]).read_text("utf-8"):
+            raise Wrong(f"these lines do not stand in {block.marks['source']}")
         if "not run" in block.marks:
             return
         if "first" in block.marks:
             self.shell(block.marks["first"])
-        if "source" in block.marks and block.text not in (DOCS.parent / block.marks["source"]).read_text("utf-8"):
-            raise Wrong(f"these lines do not stand in {block.marks['source']}")
         if "file" in block.marks:
             path = self.here / block.marks["file"]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ def main() -> int:
     failed = False
     for page in pages:
         found = list(blocks(page.resolve()))
-        if given.only_list or not any(block.runs for block in found):
+        if given.only_list or not any(block.runs or "source" in block.marks for block in found):
             count, left_out = sum(block.runs for block in found), [b for b in found if "not run" in b.marks]
         else:
             try:
