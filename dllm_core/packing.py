@@ -71,7 +71,7 @@ class Layout:
 
     def arrays(self, n: int, k: int, bias: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Type and shape of every array of a weight [n, k]."""
-        panels, (steps, depth) = -(-n // self.columns), self._steps(k)
+        panels, (steps, depth) = -(-n // self.columns), self.steps(k)
         stored = depth // 2 if self.how.bits == 4 else depth
         body = _trim(panels, steps, self.columns, stored)
         found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
@@ -86,7 +86,7 @@ class Layout:
 
     def read(self, arrays: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
         """Row-major copies: codes int8 [n, k] and scales [n, G], or float32 weights [n, k]; bias [n]."""
-        steps, _ = self._steps(k)
+        steps, _ = self.steps(k)
         found: dict[str, Array] = {}
         panels: Array
         for name, array in arrays.items():
@@ -103,7 +103,7 @@ class Layout:
 
     def write(self, rows: Mapping[str, Array], n: int, k: int) -> dict[str, Array]:
         """The arrays of this layout from what `read` gives."""
-        steps, depth = self._steps(k)
+        steps, depth = self.steps(k)
         found: dict[str, Array] = {}
         for name, (dtype, shape) in self.arrays(n, k, "bias" in rows).items():
             source, out = rows[name].reshape(n, -1), aligned(shape, dtype)
@@ -134,7 +134,8 @@ class Layout:
         halves = np.concatenate([stored & np.uint8(15), stored >> np.uint8(4)], axis=-1)
         return (halves - np.uint8(self.zero)).view(np.int8)
 
-    def _steps(self, k: int) -> tuple[int, int]:
+    def steps(self, k: int) -> tuple[int, int]:
+        """Number of steps along k inputs, and inputs a step."""
         depth = self.depth or -(-k // WHOLE) * WHOLE
         return -(-k // depth), depth
 
