@@ -17,13 +17,15 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import click
+from dllm_numpy.panels import PanelBackend, Panels
 
 from dllm_core import api, errors, hookspecs, packing, quant, results, tensors
 from dllm_core import backend as operators
 from dllm_core.cli import run
 from dllm_core.decoding import loop, options
 from dllm_core.models import base
-from dllm_core.testing import CASES
+from dllm_core.testing import CASES, random_model, run_checks
+from dllm_core.testing.conformance import BackendConformance
 
 PAGES = ("reference.md", "python.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end generated -->)", re.S)
@@ -78,6 +80,22 @@ def data() -> str:
     return join(*(record(cls) for cls in [*shown, packing.Layout, packing.Packed, operators.Clock]))
 
 
+def panels() -> str:
+    return join("### PanelBackend", markdown(PanelBackend), record(Panels))
+
+
+def conformance() -> str:
+    """What a subclass sets, and what it is then tested for."""
+    tests = [f for n, f in vars(BackendConformance).items() if n.startswith("test_")]
+    lines = []
+    for test in tests:
+        told = first_paragraph(test)
+        lines.append(f"- `{test.__name__}`{': ' if told else ''}{escape(told)}")
+    make = call(BackendConformance.make.__func__, "####", "BackendConformance.")
+    head = join("### BackendConformance", markdown(BackendConformance), fields(BackendConformance), make)
+    return join(head, "The tests:", "\n".join(lines), *map(call, [run_checks, random_model]))
+
+
 def models() -> str:
     return join(*(record(cls) for cls in (base.Model, base.Facts, base.Tensors)), *map(call, [base.projection]))
 
@@ -119,6 +137,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "hooks": hooks,
     "operators": backend_operators,
     "data": data,
+    "panels": panels,
+    "conformance": conformance,
     "models": models,
     "schemes": schemes,
     "errors": error_classes,
@@ -191,15 +211,16 @@ def brief(node: ast.FunctionDef) -> str:
 
 
 def fields(cls: type, meanings: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Table of the annotated names of a class body: type, default and the comment behind each, or its meaning."""
-    rows = []
+    """Table of the annotated names of a class body: type, default and the comment behind or above, or a meaning."""
+    rows, above = [], ""
     for line in inspect.getsource(cls).splitlines():
         found = FIELD.fullmatch(line)
         if found and not found[1].startswith("_"):
             kind = found[2].replace("|", "\\|")
             default = "" if found[3] is None or found[3].startswith("field(") else f"`{found[3]}`"
-            comment = escape(found[4] or meanings.get(found[1], "")).replace("|", "\\|")
+            comment = escape(found[4] or meanings.get(found[1], above.strip())).replace("|", "\\|")
             rows.append(f"| `{found[1]}` | `{kind}` | {default} | {comment} |")
+        above = f"{above} {line[6:]}" if line.startswith("    # ") else ""
     return "\n".join(["| field | type | default | |", "|---|---|---|---|", *rows]) if rows else ""
 
 
