@@ -37,7 +37,7 @@ class Memory:
 class LargeMemory:
     """A pass of 128 rows through four layers of LLaDA-8B's shape, made tensor by tensor."""
 
-    params = (["f32", *QUANTISED, "bf16"],)
+    params = ([*QUANTISED, "bf16"],)
     param_names = ("scheme",)
     timeout = 120
 

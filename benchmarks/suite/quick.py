@@ -73,7 +73,7 @@ class QuickOperator(_Short):
 
     def setup(self, op: str) -> None:
         backend = self.backend = make_backend(FAST, threads=1)
-        for case in [c for c in CASES if c.op == op][:4]:
+        for case in [c for c in CASES if c.op == op and c.scheme in backend.schemes][:4]:
             validate(case, backend)
         x, heads = normal(16, 1024), normal(64, 8, 128)
         scheme = "qd8-f32-qc8w" if "qd8-f32-qc8w" in backend.schemes else "f32"
