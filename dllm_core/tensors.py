@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +17,21 @@ import numpy.typing as npt
 F32 = npt.NDArray[np.float32]
 
 BF16 = "BF16"
+CHUNK = 1 << 20  # values that are widened at a time: they stay in a cache until they are packed
+ALONE = 1 << 18  # values that one thread widens before others have woken up
 
 
-def widen(raw: npt.NDArray[Any], dtype: str) -> F32:
+def widen(raw: npt.NDArray[Any], dtype: str, out: F32 | None = None) -> F32:
     """Stored values -> float32 (a copy). bfloat16 arrives as uint16, the upper half of a float32."""
+    if out is None:
+        out = np.empty(raw.shape, np.float32)
     if dtype == BF16:
-        out = raw.astype(np.uint32)
-        out <<= np.uint32(16)
-        return out.view(np.float32)
-    return raw.astype(np.float32)
+        bits = out.view(np.uint32)
+        bits[...] = raw
+        bits <<= np.uint32(16)
+    else:
+        out[...] = raw
+    return out
 
 
 @dataclass(frozen=True)
@@ -49,14 +58,22 @@ class Tensor:
         """The whole array as float32."""
         return widen(self.raw, self.dtype)
 
-    def chunks(self, rows: int = 1024) -> Iterator[tuple[int, F32]]:
+    def chunks(self, threads: int = 1) -> Iterator[tuple[int, F32]]:
         """(first row, float32 rows) in order, so that a big matrix never exists twice in float32.
 
-        What has been read of a memory-mapped file no longer counts as memory of this process.
+        Up to `threads` threads read and widen the rows of a chunk. What has been read of a memory-mapped file no longer
+        counts as memory of this process.
         """
-        for at in range(0, self.shape[0], rows):
-            yield at, self.rows(at, at + rows)
-            forget(self.raw[at : at + rows])
+        rows = max(CHUNK // math.prod((*self.shape[1:], 64)), 1) * 64
+        with ThreadPoolExecutor(threads) as pool:  # starts none before there is work for it
+            for at in range(0, self.shape[0], rows):
+                raw = self.raw[at : at + rows]
+                out = np.empty(raw.shape, np.float32)
+                step = -(-len(raw) // threads) if raw.size > ALONE else len(raw)
+                parts = [(raw[a : a + step], self.dtype, out[a : a + step]) for a in range(0, len(raw), step)]
+                deque((pool.map if len(parts) > 1 else map)(lambda part: widen(*part), parts), maxlen=0)
+                yield at, out
+                forget(raw)
 
 
 def huge_pages(mapped: np.memmap) -> np.memmap:

@@ -90,7 +90,7 @@ class CffiBackend(NumpyBackend):
             w.bias = floats(bias)
         first = 0
         for tensor in weights:
-            for at, chunk in tensor.chunks():
+            for at, chunk in tensor.chunks(threads=self.threads):
                 part = checked(chunk, np.float32, (len(chunk), k))
                 call(lib.dllm_pack(self.threads, w, floats(part), first + at, len(part)))
             first += tensor.shape[0]

@@ -94,7 +94,7 @@ class NumbaBackend(NumpyBackend):
         bias = np.zeros(len(panels) * columns, np.float32)
         at = 0
         for weight in weights:
-            for _, part in weight.chunks():
+            for _, part in weight.chunks(threads=self.threads):
                 first, stop = at // columns, -(-(at + len(part)) // columns)
                 arguments = (part, part.view(np.int32), at, how.bits == 4, how.group or k, zero, panels, words, scales)
                 self.team.run(self.threads, pack_rows, first, stop, *arguments)

@@ -47,11 +47,11 @@ class NumpyBackend(Backend):
         n, k = sum(w.shape[0] for w in weights), weights[0].shape[1]
         if not how.quantised:
             dense = np.empty((n, k), np.float32)
-            for at, part in _chunks(weights):
+            for at, part in _chunks(weights, self.threads):
                 dense[at : at + len(part)] = part if scheme == "f32" else _as_bf16(part)
             return NumpyLinear(dense, bias, how)
         codes, scales = np.empty((n, k), np.int8), np.empty((n, len(how.groups(k))), np.float32)
-        for at, part in _chunks(weights):
+        for at, part in _chunks(weights, self.threads):
             piece = quant.quantise_weight(part, how)
             codes[at : at + len(part)], scales[at : at + len(part)] = piece.codes, piece.scales
         return NumpyLinear(quant.QuantisedWeight(codes, scales, how), bias, how)
@@ -183,11 +183,11 @@ def _as_bf16(x: F32) -> F32:
     return widen(quant.round_bf16(x), BF16)
 
 
-def _chunks(weights: Sequence[Tensor]):
+def _chunks(weights: Sequence[Tensor], threads: int):
     """(first output row, float32 rows) over several weights stacked on top of each other."""
     base = 0
     for w in weights:
-        for at, part in w.chunks():
+        for at, part in w.chunks(threads):
             yield base + at, part
         base += w.shape[0]
 

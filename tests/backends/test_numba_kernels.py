@@ -214,7 +214,7 @@ def test_threads_give_the_same_result(isa, scheme):
 @pytest.mark.parametrize("scheme", QUANTISED)
 def test_several_weights_make_one_projection(isa, scheme):
     backend, reference = NumbaBackend(1, isa), NumpyBackend(1)
-    sizes = (50, 3, 1100)  # more rows than one chunk of a stored tensor
+    sizes = (50, 3, 8100)  # more rows than one chunk of a stored tensor
     bits = [normal(i, n, 130).view(np.uint32) >> 16 for i, n in enumerate(sizes)]
     weights = [Tensor(f"w{i}", b.astype(np.uint16), "BF16") for i, b in enumerate(bits)]
     biases = [from_array(normal(9 + i, n)) for i, n in enumerate(sizes)]
