@@ -39,6 +39,7 @@ def _linear(scheme: str) -> list[Case]:
     for data in ("extreme", "ties", "edges"):
         cases += [LinearCase(14, k, (20,), scheme, data) for k in (1, 127, 128, 300)]
     cases.append(LinearCase(2, 4096, (33,), scheme, "extreme"))
+    cases += [LinearCase(3, k, (33,), scheme, "large") for k in (1100, 4096, 12291)]
     cases.append(LinearCase(130, 1000, (270,), scheme))  # enough work for every thread
     cases.append(LinearCase(3, 12291, (5,), scheme))  # as deep as the models there are
     cases.append(LinearCase(1, 5, (1030, 3), scheme))  # more outputs than are read at a time

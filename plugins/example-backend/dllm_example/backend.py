@@ -32,7 +32,7 @@ class ExampleBackend(NumpyBackend):
     def linear(self, x, w, out=None):
         """x [R, K] -> [R, N]. Every thread takes stripes of outputs, whole in K: no result depends on their number."""
         if not isinstance(w.weight, quant.QuantisedWeight):
-            return super().linear(x, w, out)
+            return super().linear(x, w, out)  # float32 and bfloat16
         n = len(w.weight.codes)
         y = np.empty((len(x), n), np.float32) if out is None else out
         codes, scale = quant.quantise_rows(x)
@@ -41,23 +41,32 @@ class ExampleBackend(NumpyBackend):
         def work(thread):
             for at in range(thread * OUTPUTS, n, self.threads * OUTPUTS):
                 stripe = slice(at, min(at + OUTPUTS, n))
-                part = self._stripe(codes, w.weight, stripe, self.blocks[thread])
-                part *= scale[:, None]
-                y[:, stripe] = part if w.bias is None else part + w.bias[stripe]
+                total = np.zeros((len(x), stripe.stop - at), np.float32)
+                for g, product in enumerate(self._products(codes, w.weight, stripe, self.blocks[thread])):
+                    total += product.astype(np.float32, copy=False) * w.weight.scales[stripe, g]
+                total *= scale[:, None]
+                y[:, stripe] = total if w.bias is None else total + w.bias[stripe]
 
         list(self.pool.map(work, range(self.threads)))
         return y
 
-    def _stripe(self, codes, weight, stripe, block):
-        """Sum over groups of (integer product * weight scale): float32 [R, outputs of the stripe]."""
+    def accumulators(self, x, w):
+        """The integers behind `linear`, by the same code: what the checks compare bit for bit."""
+        codes, scale = quant.quantise_rows(x)
+        n = len(w.weight.codes)
+        stripes = [slice(at, min(at + OUTPUTS, n)) for at in range(0, n, OUTPUTS)]
+        parts = [list(self._products(codes.astype(np.float32), w.weight, s, self.blocks[0])) for s in stripes]
+        return codes, scale, np.concatenate(parts, axis=2).astype(np.int32)
+
+    @staticmethod
+    def _products(codes, weight, stripe, block):
+        """For each group of inputs: codes [R, K] times the weight codes of a stripe, [R, outputs of the stripe]."""
         n = stripe.stop - stripe.start
-        total = np.zeros((len(codes), n), np.float32)
-        for g, (start, stop) in enumerate(weight.scheme.groups(codes.shape[1])):
-            product = np.zeros(total.shape, np.float32 if stop - start <= INPUTS else np.float64)
+        for start, stop in weight.scheme.groups(codes.shape[1]):
+            product = np.zeros((len(codes), n), np.float32 if stop - start <= INPUTS else np.float64)
             for a in range(start, stop, INPUTS):
                 b = min(a + INPUTS, stop)
                 wide = block[: n * (b - a)].reshape(n, b - a)
                 wide[...] = weight.codes[stripe, a:b]
                 product += codes[:, a:b] @ wide.T
-            total += product.astype(np.float32, copy=False) * weight.scales[stripe, g]
-        return total
+            yield product
