@@ -22,7 +22,12 @@ from ._native import ffi, lib
 from .marshal import CLayer, CRows, aligned, call, checked, floats, in_place, longs, new_scores, output, pointer
 from .rows import all_rows, choose_row, supported_rows
 
-SCHEME_CODES = {"f32": lib.DLLM_F32, "qd8-f32-qc8w": lib.DLLM_QC8W, "qd8-f32-qb8w": lib.DLLM_QB8W}
+SCHEME_CODES = {
+    "f32": lib.DLLM_F32,
+    "qd8-f32-qc8w": lib.DLLM_QC8W,
+    "qd8-f32-qb8w": lib.DLLM_QB8W,
+    "qd8-f32-qb4w": lib.DLLM_QB4W,
+}
 STORED_CODES = {"F32": 0, "BF16": 1, "F16": 2}
 
 

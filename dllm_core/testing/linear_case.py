@@ -78,7 +78,7 @@ class LinearCase(Case):
             limit = walk(self.k) * size
         else:
             acc, scales = np.abs(reference.exact["accumulators"].astype(np.float64)), reference.exact["weight scales"]
-            size = np.einsum("grn,ng->rn", acc, scales.astype(np.float64))
+            size = np.einsum("grn,ng->rn", acc, np.abs(scales.astype(np.float64)))
             size *= np.nan_to_num(reference.exact["scales"].astype(np.float64))[:, None]
             limit = walk(len(acc)) * size
         if bias is not None:

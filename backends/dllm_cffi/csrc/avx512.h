@@ -105,16 +105,16 @@ static inline void interleave_words(const int32_t *rows, int64_t ld, int mr, int
             to[k * mr + i] = rows[i * ld + k];
 }
 
-/* out[g] = -128 * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros follow
- * k. */
-static inline void start_at_zero_point(const int8_t *codes, int64_t k, int64_t group, int32_t *out) {
+/* out[g] = -zero_point * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros
+ * follow k. */
+static inline void start_at(int zero_point, const int8_t *codes, int64_t k, int64_t group, int32_t *out) {
     const __m512i ones = _mm512_set1_epi8(1);
     for (int64_t first = 0, g = 0; first < k; first += group, g++) {
         int64_t last = first + group < k ? first + group : k;
         __m512i sum = _mm512_setzero_si512();
         for (int64_t i = first; i < last; i += 64)
             sum = dot(sum, ones, _mm512_loadu_si512(codes + i));
-        out[g] = -128 * _mm512_reduce_add_epi32(sum);
+        out[g] = -zero_point * _mm512_reduce_add_epi32(sum);
     }
 }
 

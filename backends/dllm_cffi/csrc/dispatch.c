@@ -53,41 +53,41 @@ static const dllm_row rows[] = {
     {.name = "avx512vnni",
      .supported = has_avx512vnni,
      .gemm = {&dllm_f32_gemm_14x32c1__avx512vnni, &dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
-              &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni},
+              &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, &dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni},
      .ops = &avx512vnni_ops},
 #endif
 #ifdef DLLM_HAVE_AVX2
     {.name = "avx2",
      .supported = has_avx2,
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
-              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2},
+              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2},
      .ops = &avx2_ops},
 #endif
 #ifdef DLLM_HAVE_NEONI8MM
     {.name = "neoni8mm",
      .supported = dllm_has_neoni8mm,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm,
-              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm},
+              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEONDOT
     {.name = "neondot",
      .supported = dllm_has_neondot,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot,
-              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot},
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEON
     {.name = "neon",
      .supported = always,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
-              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon},
+              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
      .ops = &scalar_ops},
 #endif
     {.name = "scalar",
      .supported = always,
      .gemm = {&dllm_f32_gemm_4x8c1__scalar, &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
-              &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar},
+              &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
      .ops = &scalar_ops},
 };
 

@@ -16,6 +16,8 @@
 #define DLLM_F32 0
 #define DLLM_QC8W 1 /* qd8-f32-qc8w: one weight scale per output */
 #define DLLM_QB8W 2 /* qd8-f32-qb8w: one weight scale per output and group of DLLM_GROUP inputs */
+#define DLLM_QB4W 3 /* qd8-f32-qb4w: the same with codes of four bits, two in a byte */
+#define DLLM_SCHEMES 4
 #define DLLM_GROUP 128
 
 #define DLLM_MAX_K 131072 /* inputs of an int8 layer: int32 sums of products of codes cannot overflow */
@@ -30,7 +32,8 @@ const char *dllm_last_kernel(void); /* full name of the GEMM kernel that ran las
 
 /* ---- linear layers ---- */
 
-/* A packed weight. `weight` holds panels of nr outputs: [panel][k / kr][nr][kr], 64-byte aligned. */
+/* A packed weight. `weight` holds panels of nr outputs: [panel][k / kr][nr][kr], 64-byte aligned. Of the kr
+ * codes of four bits the first half are the lower halves of kr / 2 bytes, the others the upper ones. */
 typedef struct {
     int64_t n, k;   /* outputs, inputs */
     int32_t scheme; /* DLLM_F32, ... */

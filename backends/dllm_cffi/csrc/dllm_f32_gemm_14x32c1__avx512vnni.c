@@ -48,4 +48,4 @@ static void gemm(dllm_tile *t) {
 }
 
 const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni = {
-    .mr = MR, .nr = NR, .kr = 1, .a_bytes = 4, .b_bytes = 4, .pack_a = pack_a, .gemm = gemm};
+    .mr = MR, .nr = NR, .kr = 1, .a_bytes = 4, .b_bits = 32, .pack_a = pack_a, .gemm = gemm};

@@ -41,4 +41,4 @@ static void gemm(dllm_tile *t) {
 }
 
 const dllm_gemm dllm_f32_gemm_4x8c1__scalar = {
-    .mr = MR, .nr = NR, .kr = 1, .a_bytes = 4, .b_bytes = 4, .pack_a = pack_a, .gemm = gemm};
+    .mr = MR, .nr = NR, .kr = 1, .a_bytes = 4, .b_bits = 32, .pack_a = pack_a, .gemm = gemm};

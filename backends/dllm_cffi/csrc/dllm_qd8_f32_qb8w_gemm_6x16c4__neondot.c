@@ -49,4 +49,4 @@ static void gemm(dllm_tile *t) {
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_6x16c4__neondot = {
-    .mr = MR, .nr = NR, .kr = 4, .a_bytes = 1, .b_bytes = 1, .pack_a = pack_a, .gemm = gemm};
+    .mr = MR, .nr = NR, .kr = 4, .a_bytes = 1, .b_bits = 8, .pack_a = pack_a, .gemm = gemm};

@@ -61,4 +61,4 @@ static void gemm(dllm_tile *t) {
 }
 
 const dllm_gemm dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm = {
-    .mr = MR, .nr = NR, .kr = 8, .a_bytes = 1, .b_bytes = 1, .pack_a = pack_a, .gemm = gemm};
+    .mr = MR, .nr = NR, .kr = 8, .a_bytes = 1, .b_bits = 8, .pack_a = pack_a, .gemm = gemm};

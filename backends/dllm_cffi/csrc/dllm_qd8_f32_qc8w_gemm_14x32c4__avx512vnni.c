@@ -16,6 +16,10 @@
 
 enum { MR = 14 };
 
+static void start(const int8_t *codes, int64_t k, int64_t group, int32_t *out) {
+    start_at(128, codes, k, group, out);
+}
+
 static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     interleave_words(rows, ld / 4, mr, steps, a);
 }
@@ -65,8 +69,8 @@ const dllm_gemm dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni = {.mr = MR,
                                                               .nr = NR,
                                                               .kr = 4,
                                                               .a_bytes = 1,
-                                                              .b_bytes = 1,
+                                                              .b_bits = 8,
                                                               .zero_point = 128,
                                                               .pack_a = pack_a,
-                                                              .start = start_at_zero_point,
+                                                              .start = start,
                                                               .gemm = gemm};

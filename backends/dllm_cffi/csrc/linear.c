@@ -24,12 +24,12 @@ const char *dllm_last_kernel(void) {
 
 int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch) {
     const dllm_row *row = dllm_get_row(w->row);
-    const dllm_gemm *g = row->gemm[w->scheme];
+    const dllm_gemm *g = dllm_kernel(w);
     int64_t used = 0, k = w->k;
     *p = (dllm_packed){.w = w, .row = row, .g = g, .threads = threads, .rows = rows};
     p->tiles = dllm_ceil_div(rows, g->mr);
     p->steps = dllm_ceil_div(k, g->kr);
-    p->group = w->scheme == DLLM_QB8W ? DLLM_GROUP : k;
+    p->group = dllm_group(w);
     p->groups = dllm_ceil_div(k, p->group);
     /* One line more than k asks for: rows a power of two apart would share their cache sets. */
     p->ld = dllm_round_up(k, CODES_ALIGN) + CODES_ALIGN;
@@ -138,8 +138,8 @@ typedef struct {
     _Atomic int64_t next;
 } gemm_job;
 
-static const char *panel_bytes(const dllm_packed *p, int64_t panel) {
-    return (const char *)p->w->weight + panel * p->steps * p->g->kr * p->g->nr * p->g->b_bytes;
+static const char *panel_at(const dllm_packed *p, int64_t panel) {
+    return (const char *)p->w->weight + panel * dllm_panel_bytes(p->w, p->g);
 }
 
 /* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`; but not for few
@@ -149,9 +149,10 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
     const dllm_linear *w = p->w;
-    int64_t column = panel * g->nr, at = column - job->first_column, step_bytes = g->kr * g->nr * g->b_bytes;
+    int64_t column = panel * g->nr, at = column - job->first_column,
+            step_bytes = g->kr * g->nr * g->b_bits / 8;
     int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
-    dllm_tile t = {.b = panel_bytes(p, panel),
+    dllm_tile t = {.b = panel_at(p, panel),
                    .k_steps = p->steps,
                    .group_steps = dllm_ceil_div(p->group, g->kr),
                    .b_scale = w->scale ? w->scale + column * p->groups : NULL,
@@ -169,7 +170,7 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
         t.c = job->y ? job->y + first * job->ldc + at : NULL;
         t.residual = job->residual ? job->residual + first * job->ldc + at : NULL;
         t.acc = job->acc ? job->acc + first * job->ldc + at : NULL;
-        t.prefetch = panel_bytes(p, touch ? ahead : panel) + (i - from) * p->steps * touch;
+        t.prefetch = panel_at(p, touch ? ahead : panel) + (i - from) * p->steps * touch;
         g->gemm(&t);
     }
     return t.kernel;

@@ -55,6 +55,7 @@ typedef struct {
  * add            x[i] += y[i], begin <= i < end, in place
  * rms_norm       x / sqrt(mean(x^2) + eps) * weight
  * quantise_rows  dllm_core.quant.quantise_rows: codes row-major, scale [rows]
+ * quantise_rows_4bit  likewise dllm_core.quant.quantise_rows_4bit
  * *_quantise     exactly the plain operator followed by quantise_rows; scratch: `width` floats
  * swiglu         gate_up [rows, 2 width] -> silu(first half) * second half [rows, width]
  * rope           in place, heads of head_dim; cos and sin [positions, head_dim / 2]
@@ -77,6 +78,9 @@ typedef struct {
       (const float *x, int64_t x_stride, const float *weight, float eps, int64_t width, int64_t begin,       \
        int64_t end, float *out, int64_t out_stride))                                                         \
     X(S, void, quantise_rows,                                                                                \
+      (const float *x, int64_t x_stride, int64_t width, int64_t begin, int64_t end, int8_t *codes,           \
+       int64_t codes_stride, float *scale))                                                                  \
+    X(S, void, quantise_rows_4bit,                                                                           \
       (const float *x, int64_t x_stride, int64_t width, int64_t begin, int64_t end, int8_t *codes,           \
        int64_t codes_stride, float *scale))                                                                  \
     X(S, void, rms_norm_quantise,                                                                            \

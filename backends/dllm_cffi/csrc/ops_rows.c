@@ -2,9 +2,10 @@
  *
  * Contract: ops.h. Layout: rows of `width` floats, `stride` apart; codes int8 row-major; one scale a row.
  *
- * Quantisation is dllm_core.quant.quantise_rows bit for bit. The magnitude is the integer maximum of the bit
- * patterns of |x|, which order like the numbers and put inf and NaN on top. Rounding is one addition: the low
- * byte of x * inverse + 1.5 * 2^23 is the code, half to even. |x * inverse| cannot reach 127.5, so no clip.
+ * Quantisation is dllm_core.quant.quantise_rows (or ..._4bit) bit for bit. The magnitude is the integer
+ * maximum of the bit patterns of |x|, which order like the numbers and put inf and NaN on top. Rounding is
+ * one addition: the low byte of x * inverse + 1.5 * 2^23 is the code, half to even. |x * inverse| cannot
+ * reach 127.5, so no clip.
  *
  * Why it is fast: two passes over a row that stays in L1 (three when fused, through one row of scratch), all
  * in full vectors; memory bound beyond that. Sums of squares run in double: the norm is then correct to the
@@ -15,6 +16,7 @@
 
 #define TINY 0x1p-100f
 #define QMAX 127.0f
+#define STEPS 8.4f
 #define LANES 16
 
 void DLLM_OP(exp)(const float *x, int64_t begin, int64_t end, float *out) {
@@ -70,6 +72,34 @@ void DLLM_OP(quantise_rows)(const float *x, int64_t x_stride, int64_t width, int
                             int8_t *codes, int64_t codes_stride, float *scale) {
     for (int64_t row = begin; row < end; row++) {
         quantise_row(x + row * x_stride, width, codes + row * codes_stride, scale + row);
+    }
+}
+
+/* Code -8 for the value of largest magnitude, the positive one where both signs have it. */
+static void quantise_row_4bit(const float *restrict x, int64_t width, int8_t *restrict codes, float *scale) {
+    const int32_t bits = magnitude(x, width);
+    float amax;
+    memcpy(&amax, &bits, sizeof amax);
+    if (bits >= bits_of(INFINITY) || amax < TINY) {
+        memset(codes, 0, (size_t)width);
+        *scale = bits >= bits_of(INFINITY) ? NAN : 0.0f;
+        return;
+    }
+    int positive = 0;
+    for (int64_t i = 0; i < width; i++)
+        positive |= x[i] == amax;
+    const float extreme = positive ? amax : -amax, inverse = -STEPS / extreme;
+    *scale = extreme / -STEPS;
+    for (int64_t i = 0; i < width; i++) { /* as above; -8.4 rounds to -8, 8.4 needs the cut */
+        const float scaled = x[i] * inverse;
+        codes[i] = (int8_t)bits_of((scaled < 7.0f ? scaled : 7.0f) + ROUNDING);
+    }
+}
+
+void DLLM_OP(quantise_rows_4bit)(const float *x, int64_t x_stride, int64_t width, int64_t begin, int64_t end,
+                                 int8_t *codes, int64_t codes_stride, float *scale) {
+    for (int64_t row = begin; row < end; row++) {
+        quantise_row_4bit(x + row * x_stride, width, codes + row * codes_stride, scale + row);
     }
 }
 

@@ -10,16 +10,17 @@
 
 /* One panel of weights times one tile of rows: the unit of work of a GEMM kernel.
  *
- *   a  packed activations of mr rows: [k_steps][mr][kr]
+ *   a  packed activations of mr rows: [k_steps][mr][kr], or as the kernel's `pack_a` writes them
  *   b  one panel of weights:          [k_steps][nr][kr]
  *   c  the mr x cols outputs:         c[i * ldc + j]
  *
- * f32 kernels read a, b, bias and residual. In int8 kernels the integer sum of group g and row i starts at
- * a_start[g * mr + i], and out = (sum over g of sum * b_scale[g * nr + j]) * a_scale[i] + bias + residual. */
+ * f32 kernels read a, b, bias and residual. In kernels of codes the integer sum of group g and row i starts
+ * at a_start[g * mr + i], and out = (sum over g of sum * b_scale[g * nr + j]) * a_scale[i] + bias + residual.
+ */
 typedef struct {
     const void *a, *b;
     int64_t k_steps, group_steps; /* steps of kr inputs: all, and per weight scale */
-    const int32_t *a_start;       /* [groups][mr]; unused where zero_point is 0 */
+    const int32_t *a_start;       /* [groups][mr]; unused where `start` is NULL */
     const float *a_scale;         /* [mr]; NULL for f32 */
     const float *b_scale;         /* [groups][nr] */
     const float *bias;            /* [nr] or NULL */
@@ -37,12 +38,12 @@ typedef struct {
 /* A GEMM kernel and its packed layout. */
 typedef struct {
     int mr, nr, kr;
-    int a_bytes, b_bytes; /* of one packed activation, of one packed weight */
-    int zero_point;       /* 128 where int8 weights are stored unsigned, else 0 */
+    int a_bytes, b_bits; /* of one packed activation, of one packed weight */
+    int zero_point;      /* added to stored codes: 128 where int8 is stored unsigned; 8 for int4; else 0 */
     /* Interleaves `steps` steps of mr rows, which lie `ld` elements apart, into a: [steps][mr][kr]. */
     void (*pack_a)(const void *rows, int64_t ld, int mr, int64_t steps, void *a);
     /* start[g] = -zero_point * sum of the codes of group g; codes are zero up to a multiple of 64 past k.
-     * NULL where zero_point is 0. */
+     * NULL where the kernel needs none. */
     void (*start)(const int8_t *codes, int64_t k, int64_t group, int32_t *start);
     void (*gemm)(dllm_tile *t);
 } dllm_gemm;
@@ -56,20 +57,29 @@ typedef struct {
 typedef struct {
     const char *name;
     int (*supported)(void);
-    const dllm_gemm *gemm[3]; /* by scheme */
+    const dllm_gemm *gemm[DLLM_SCHEMES]; /* NULL: the row has no kernel for it */
     const dllm_ops *ops;
 } dllm_row;
 
 const dllm_row *dllm_get_row(int row); /* NULL if there is none */
 
+/* The kernel that runs a packed weight, NULL if its row, scheme or sizes are none (pack.c). */
+const dllm_gemm *dllm_kernel(const dllm_linear *w);
+
+/* Inputs per weight scale, and bytes of a panel of weights. */
+int64_t dllm_group(const dllm_linear *w);
+int64_t dllm_panel_bytes(const dllm_linear *w, const dllm_gemm *g);
+
 /* Attention on the pool (operators.c); scratch: dllm_attention_scratch. */
 void dllm_attend(const dllm_ops *ops, int threads, const dllm_attention *a, void *scratch);
 
 /* The kernel descriptions, one per kernel file. */
-extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar;
-extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2;
+extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
+    dllm_qd8_f32_qb4w_gemm_4x8c2__scalar;
+extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
+    dllm_qd8_f32_qb4w_gemm_6x16c4__avx2;
 extern const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni, dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
-    dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni;
+    dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni;
 extern const dllm_gemm dllm_f32_gemm_6x16c1__neon, dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
     dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm;
 
