@@ -88,6 +88,29 @@ def test_weights_packed_in_pieces_keep_their_codes(scheme: str) -> None:
         np.testing.assert_array_equal(scales, expected.scales)
 
 
+@pytest.mark.parametrize("isa", supported_rows())
+def test_four_bit_codes_of_difficult_weights(isa: str) -> None:
+    """Ties of rounding and of signs, faults, denormals, zeros of either sign, in whole and in short groups."""
+    how = quant.get_scheme("qd8-f32-qb4w")
+    rng = np.random.default_rng(0)
+    halves = np.float32(-0.5) * rng.integers(-16, 17, (6, 300))
+    halves[:, ::128] = 8.4
+    halves[3:] *= -1
+    halves[2:4, 1::128] = 8.4
+    cases = [halves, normal(5, 300), normal(2, 300) * 2.0**100, normal(2, 300) * 2.0**-99, np.zeros((1, 300))]
+    cases += [-np.zeros((1, 300)), np.full((1, 300), -3.5), np.full((1, 300), 1e-45), np.full((1, 300), 2.0**-100)]
+    w = np.concatenate(cases).astype(np.float32)
+    w[6, 140], w[7, 0], w[8, 299] = np.nan, np.inf, -np.inf
+    w[9, 1::3] = -0.0
+    expected = quant.quantise_weight(w, how)
+    backend = CffiBackend(1, isa)
+    codes, scales = backend.unpack_linear(backend.prepare_linear([from_array(w)], how.name))
+    np.testing.assert_array_equal(codes, expected.codes)
+    np.testing.assert_array_equal(scales, expected.scales)
+    assert np.isnan(scales).sum() == 3
+    assert not np.signbit(scales[scales == 0]).any()
+
+
 def test_scratch_is_allocated_once() -> None:
     backend = CffiBackend(2)
     handle = backend.prepare_linear([from_array(normal(64, 256))], "qd8-f32-qb8w")

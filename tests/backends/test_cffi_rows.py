@@ -17,6 +17,7 @@ KERNELS = {
     "f32": "dllm_f32_gemm_",
     "qd8-f32-qc8w": "dllm_qd8_f32_q",
     "qd8-f32-qb8w": "dllm_qd8_f32_qb8w_",
+    "qd8-f32-qb4w": "dllm_qd8_f32_qb4w_",
 }
 # Rows that bring int8 instructions alone share the float32 kernel of the row that they extend.
 SHARED = {"avxvnni": "avx2", "neoni8mm": "neon", "neondot": "neon"}

@@ -29,7 +29,9 @@ from dllm_core.testing.check import all_logits, isa_variants
 from dllm_core.testing.random_model import save_random_checkpoint
 
 BACKENDS = ("numpy", "cffi-simd", "numba-int8")
-SCHEMES = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w")
+SCHEMES = ("f32", "qd8-f32-qc8w", "qd8-f32-qb8w", "qd8-f32-qb4w")
+# what computes with the bytes of the file; numpy widens four bits
+IN_PLACE = [pair for pair in product(BACKENDS, SCHEMES) if pair != ("numpy", "qd8-f32-qb4w")]
 IDS = np.arange(17)
 
 
@@ -92,7 +94,7 @@ def handle_arrays(handle):
     return [w.codes, w.scales] if hasattr(w, "codes") else [w]
 
 
-@pytest.mark.parametrize(("name", "scheme"), [*product(BACKENDS, SCHEMES), ("numba-int8", "qd8-f32-qb4w")])
+@pytest.mark.parametrize(("name", "scheme"), IN_PLACE)
 def test_equals_the_folder_and_lies_in_the_file(name, scheme, llada, dream, registry, tmp_path):
     backend = registry.backend(name, 2)
     for source in (llada, dream):

@@ -5,15 +5,15 @@
 #include "check.h"
 #include "row.h"
 
-static const char *const SCHEMES[] = {"f32", "qc8w", "qb8w"};
+static const char *const SCHEMES[] = {"f32", "qc8w", "qb8w", "qb4w"};
 
 typedef struct {
     int row, scheme, threads, extreme;
     int64_t n, k, rows;
 } shape;
 
-/* The rule of dllm_core/quant.py, one number at a time. */
-static void quantise(const float *x, int64_t k, int8_t *codes, float *scale) {
+/* The rules of dllm_core/quant.py, one number at a time. */
+static void quantise_8bit(const float *x, int64_t k, int8_t *codes, float *scale) {
     float amax = 0;
     for (int64_t i = 0; i < k; i++)
         amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
@@ -25,8 +25,26 @@ static void quantise(const float *x, int64_t k, int8_t *codes, float *scale) {
     }
 }
 
+static void quantise_4bit(const float *x, int64_t k, int8_t *codes, float *scale) {
+    float extreme = 0;
+    for (int64_t i = 0; i < k; i++)
+        if (fabsf(x[i]) > fabsf(extreme) || (x[i] > 0 && x[i] == -extreme))
+            extreme = x[i];
+    int zero = fabsf(extreme) < 0x1p-100f;
+    *scale = zero ? 0 : extreme / -8.4f;
+    float inverse = zero ? 0 : -8.4f / extreme;
+    for (int64_t i = 0; i < k; i++) {
+        float scaled = x[i] * inverse, code = nearbyintf(scaled);
+        codes[i] = (int8_t)(code > 7 ? 7 : code);
+    }
+}
+
+static void quantise_weights(const shape *s, const float *x, int64_t k, int8_t *codes, float *scale) {
+    (s->scheme == DLLM_QB4W ? quantise_4bit : quantise_8bit)(x, k, codes, scale);
+}
+
 static int64_t group_size(const shape *s) {
-    return s->scheme == DLLM_QB8W ? DLLM_GROUP : s->k;
+    return s->scheme == DLLM_QB8W || s->scheme == DLLM_QB4W ? DLLM_GROUP : s->k;
 }
 
 static void expect_int8(const shape *s, const float *x, const float *w, const float *bias, int32_t *acc,
@@ -35,11 +53,11 @@ static void expect_int8(const shape *s, const float *x, const float *w, const fl
     int8_t *w_codes = malloc((size_t)s->k);
     float *w_scale = malloc((size_t)groups * sizeof(float));
     for (int64_t r = 0; r < s->rows; r++)
-        quantise(x + r * s->k, s->k, codes + r * s->k, scale + r);
+        quantise_8bit(x + r * s->k, s->k, codes + r * s->k, scale + r);
     for (int64_t o = 0; o < s->n; o++) {
         for (int64_t g = 0; g < groups; g++) {
             int64_t width = g * group + group < s->k ? group : s->k - g * group;
-            quantise(w + o * s->k + g * group, width, w_codes + g * group, w_scale + g);
+            quantise_weights(s, w + o * s->k + g * group, width, w_codes + g * group, w_scale + g);
         }
         for (int64_t r = 0; r < s->rows; r++) {
             y[r * s->n + o] = bias[o];
@@ -144,7 +162,7 @@ static void check_unpack(const shape *s, const dllm_linear *l, const float *w) {
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = o * s->k + g * size, width = g * size + size < s->k ? size : s->k - g * size;
             float scale;
-            quantise(w + at, width, want, &scale);
+            quantise_weights(s, w + at, width, want, &scale);
             CHECK(scale == scales[o * groups + g] && !memcmp(codes + at, want, (size_t)width),
                   "unpacked codes");
         }
@@ -157,7 +175,8 @@ static void check_unpack(const shape *s, const dllm_linear *l, const float *w) {
 static void check_shape(const shape *s) {
     int64_t groups = dllm_ceil_div(s->k, group_size(s)), count = s->rows * s->n;
     float *x = uniforms(s->rows * s->k), *w = uniforms(s->n * s->k), *bias = uniforms(s->n);
-    if (s->extreme) /* every code is 127 or -127; row 0 times output 0 is the largest sum there is */
+    if (s->extreme) /* every code is as far from 0 as there are; row 0 times output 0 is the largest sum there
+                       is */
         for (int64_t i = 0; i < s->rows * s->k || i < s->n * s->k; i++) {
             if (i < s->rows * s->k)
                 x[i] = i < s->k || x[i] > 0 ? 1 : -1;
@@ -202,6 +221,8 @@ static void test_edges(int row, int scheme) {
 static void test_bad_arguments(void) {
     dllm_linear l = {.n = 4, .k = 4, .scheme = 7};
     CHECK(dllm_weight_bytes(&l) == 0 && dllm_linear_scratch(&l, 1, 1) == 0, "unknown scheme");
+    l.scheme = -1;
+    CHECK(dllm_weight_bytes(&l) == 0 && dllm_linear_scratch(&l, 1, 1) == 0, "unknown scheme");
     l = (dllm_linear){.n = 4, .k = 4, .row = 99};
     CHECK(dllm_weight_bytes(&l) == 0 && dllm_pack(1, &l, NULL, 0, 1) == DLLM_BAD_ARGUMENT, "unknown row");
     l = (dllm_linear){.n = 4, .k = DLLM_MAX_K + 1, .scheme = DLLM_QC8W};
@@ -211,7 +232,7 @@ static void test_bad_arguments(void) {
 
 int main(void) {
     for (int row = 0; row < dllm_row_count(); row++)
-        for (int scheme = DLLM_F32; dllm_row_supported(row) && scheme <= DLLM_QB8W; scheme++) {
+        for (int scheme = DLLM_F32; dllm_row_supported(row) && scheme < DLLM_SCHEMES; scheme++) {
             test_edges(row, scheme);
             printf("linear: %s %s\n", dllm_row_name(row), SCHEMES[scheme]);
         }

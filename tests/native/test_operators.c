@@ -283,7 +283,7 @@ int main(void) {
             test_attention(threads, 4, 4, 16);
             test_attention(threads, 6, 2, 18);
             test_attention(threads, 4, 1, 128);
-            for (int scheme = DLLM_F32; scheme <= DLLM_QB8W; scheme++) {
+            for (int scheme = DLLM_F32; scheme < DLLM_SCHEMES; scheme++) {
                 test_scores(threads, scheme, 1, 2);
                 test_scores(threads, scheme, 1111, 5);
                 test_scores(threads, scheme, 2500, 1);
