@@ -19,8 +19,15 @@ KERNELS = {
     "qd8-f32-qb8w": "dllm_qd8_f32_qb8w_",
     "qd8-f32-qb4w": "dllm_qd8_f32_qb4w_",
 }
-# Rows that bring int8 instructions alone share the float32 kernel of the row that they extend.
-SHARED = {"avxvnni": "avx2", "neoni8mm": "neon", "neondot": "neon"}
+
+
+def kernel_isa(isa: str, scheme: str) -> str:
+    """Rows that bring int8 instructions alone share the other kernels of the row that they extend."""
+    if scheme in ("qd8-f32-qc8w", "qd8-f32-qb8w"):
+        return isa
+    if isa.startswith("neon"):
+        return "neon" if scheme == "f32" else "scalar"
+    return "avx2" if isa == "avxvnni" else isa
 
 
 def test_scalar_is_the_last_row_and_always_runs() -> None:
@@ -35,7 +42,7 @@ def test_the_row_asked_for_is_the_row_that_runs(scheme: str) -> None:
         backend.linear(MATRIX, backend.prepare_linear([from_array(MATRIX)], scheme))
         assert backend.isa == isa
         assert last_kernel().startswith(KERNELS[scheme])
-        assert last_kernel().endswith(f"__{SHARED.get(isa, isa) if scheme == 'f32' else isa}")
+        assert last_kernel().endswith(f"__{kernel_isa(isa, scheme)}")
 
 
 def test_the_best_row_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
