@@ -31,4 +31,28 @@ DLLM_INLINE void store_outputs(const dllm_tile *t, int i, int vector, __m256i ma
     _mm256_maskstore_ps(t->c + at, mask, y);
 }
 
+/* Scales the integer sums of group g and adds them to the float sums in memory; stores them for checks. */
+DLLM_INLINE void add_group(const int mr, const dllm_tile *t, int64_t group, const __m256i *sum,
+                           const float *b_scale, float *total) {
+    UNROLL for (int i = 0; i < 2 * mr; i++) {
+        const __m256 scale = _mm256_loadu_ps(b_scale + i % 2 * LANES);
+        const __m256 y = _mm256_load_ps(total + i * LANES);
+        _mm256_store_ps(total + i * LANES, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, y));
+    }
+    for (int i = 0; t->acc && i < 2 * mr; i++)
+        _mm256_maskstore_epi32(t->acc + group * t->acc_group + i / 2 * t->ldc + i % 2 * LANES,
+                               column_mask(t->cols, i % 2), sum[i]);
+}
+
+/* c = total * a_scale + bias + residual. */
+DLLM_INLINE void store_totals(const int mr, const dllm_tile *t, const float *total) {
+    for (int j = 0; j < VECTORS; j++) {
+        const __m256i mask = column_mask(t->cols, j);
+        for (int i = 0; i < mr; i++) {
+            const __m256 y = _mm256_load_ps(total + (2 * i + j) * LANES);
+            store_outputs(t, i, j, mask, _mm256_mul_ps(y, _mm256_set1_ps(t->a_scale[i])));
+        }
+    }
+}
+
 #endif

@@ -37,6 +37,28 @@ static int has_avx2(void) {
 }
 #endif
 
+#ifdef DLLM_HAVE_AVXVNNI
+#ifdef DLLM_EVEX
+/* A build for tests: the row's kernels are encoded for AVX-512. */
+static int has_avxvnni(void) {
+    __builtin_cpu_init();
+    return has_avx2() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+#else
+/* Leaf 7, subleaf 1, EAX bit 4: by hand and asked once, as f16c. */
+static int has_avxvnni(void) {
+    static atomic_int known;
+    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
+        unsigned a = 0, b, c, d;
+        int answer = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+                     __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+        atomic_store_explicit(&known, 1 + answer, memory_order_relaxed);
+    }
+    return has_avx2() && atomic_load_explicit(&known, memory_order_relaxed) == 2;
+}
+#endif
+#endif
+
 #ifdef DLLM_HAVE_AVX512VNNI
 static const dllm_ops avx512vnni_ops = {DLLM_OPS(ENTRY, avx512vnni)};
 
@@ -55,6 +77,13 @@ static const dllm_row rows[] = {
      .gemm = {&dllm_f32_gemm_14x32c1__avx512vnni, &dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
               &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, &dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni},
      .ops = &avx512vnni_ops},
+#endif
+#ifdef DLLM_HAVE_AVXVNNI
+    {.name = "avxvnni",
+     .supported = has_avxvnni,
+     .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni,
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2},
+     .ops = &avx2_ops},
 #endif
 #ifdef DLLM_HAVE_AVX2
     {.name = "avx2",

@@ -30,13 +30,6 @@ DLLM_INLINE __m256i dot(__m256i sum, __m256i b, __m256i x) {
     return sum;
 }
 
-DLLM_INLINE void store_sums(const int mr, const dllm_tile *t, int64_t group, const __m256i *sum) {
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < VECTORS; j++)
-            _mm256_maskstore_epi32(t->acc + group * t->acc_group + i * t->ldc + j * LANES,
-                                   column_mask(t->cols, j), sum[2 * i + j]);
-}
-
 DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
     const int32_t *a = t->a; /* pairs of int16 */
     const __m128i *b = t->b;
@@ -60,24 +53,11 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
                 sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
             }
         }
-        UNROLL for (int i = 0; i < 2 * mr; i++) {
-            const __m256 scale = _mm256_loadu_ps(b_scale + i % 2 * LANES);
-            const __m256 y = _mm256_load_ps(total + i * LANES);
-            _mm256_store_ps(total + i * LANES, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, y));
-        }
-        if (t->acc)
-            store_sums(mr, t, group, sum);
+        add_group(mr, t, group, sum, b_scale, total);
         b_scale += NR;
     }
-    if (!t->c)
-        return;
-    for (int j = 0; j < VECTORS; j++) {
-        const __m256i mask = column_mask(t->cols, j);
-        for (int i = 0; i < mr; i++) {
-            const __m256 y = _mm256_load_ps(total + (2 * i + j) * LANES);
-            store_outputs(t, i, j, mask, _mm256_mul_ps(y, _mm256_set1_ps(t->a_scale[i])));
-        }
-    }
+    if (t->c)
+        store_totals(mr, t, total);
 }
 
 static void gemm(dllm_tile *t) {

@@ -9,6 +9,9 @@ static const dllm_limits *const all_limits[] = {
 #ifdef DLLM_HAVE_AVX512VNNI
     &dllm_limits__avx512vnni,
 #endif
+#ifdef DLLM_HAVE_AVXVNNI
+    &dllm_limits__avxvnni,
+#endif
 #ifdef DLLM_HAVE_AVX2
     &dllm_limits__avx2,
 #endif

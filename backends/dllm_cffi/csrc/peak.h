@@ -31,7 +31,7 @@ typedef struct {
     void (*read)(const void *from, int64_t bytes);
 } dllm_limits;
 
-extern const dllm_limits dllm_limits__avx2, dllm_limits__avx512vnni;
+extern const dllm_limits dllm_limits__avx2, dllm_limits__avxvnni, dllm_limits__avx512vnni;
 extern const dllm_limits dllm_limits__neon, dllm_limits__neondot, dllm_limits__neoni8mm;
 
 /* A function that repeats `instruction`(sum, a, b) on PEAK_CHAINS sums. The empty assembly makes the operands
