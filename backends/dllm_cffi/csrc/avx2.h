@@ -5,8 +5,7 @@
 #include <immintrin.h>
 
 #include "row.h"
-
-#define UNROLL _Pragma("GCC unroll 16")
+#include "unroll.h"
 
 enum { MR = 6, NR = 16, VECTORS = 2, LANES = 8 }; /* a panel is two vectors of 8 outputs wide */
 

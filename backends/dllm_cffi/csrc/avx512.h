@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "row.h"
-
-#define UNROLL _Pragma("GCC unroll 32")
+#include "unroll.h"
 
 enum { NR = 32, VECTORS = 2, LANES = 16 }; /* a panel is two vectors of 16 outputs wide */
 

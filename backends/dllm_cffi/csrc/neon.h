@@ -6,12 +6,7 @@
 #include <string.h>
 
 #include "row.h"
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
+#include "unroll.h"
 
 #define DLLM_CASES_8 DLLM_CASES_7 DLLM_CASE(8)
 

@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "unroll.h"
+
 #if defined(__AVX512F__)
 #define VL 16
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -34,11 +36,6 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL)));
 typedef float vec_unaligned __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline, unused))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 #if VL == 16
 #define VEC_ALL(F, s)                                                                                        \

@@ -4,6 +4,7 @@
 #define DLLM_PEAK_LIMITS_H
 
 #include "row.h"
+#include "unroll.h"
 
 /* PEAK_CHAINS: independent sums, more than latency times instructions a cycle. IN_VECTOR: the constraint of a
  * vector register in assembly. */
@@ -14,7 +15,7 @@ enum { PEAK_CHAINS = 20 };
 enum { PEAK_CHAINS = 12 };
 #define IN_VECTOR "v"
 #endif
-#define EVERY_CHAIN _Pragma("GCC unroll 20") for (int i = 0; i < PEAK_CHAINS; i++)
+#define EVERY_CHAIN UNROLL for (int i = 0; i < PEAK_CHAINS; i++)
 
 enum { PEAK_ROUNDS = 8192 }; /* per piece of work: some tens of microseconds */
 
