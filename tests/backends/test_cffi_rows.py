@@ -22,12 +22,9 @@ KERNELS = {
 
 
 def kernel_isa(isa: str, scheme: str) -> str:
-    """Rows that bring int8 instructions alone share the other kernels of the row that they extend."""
-    if scheme in ("qd8-f32-qc8w", "qd8-f32-qb8w"):
-        return isa
-    if isa.startswith("neon"):
-        return "neon" if scheme == "f32" else "scalar"
-    return "avx2" if isa == "avxvnni" else isa
+    """Rows that bring int8 instructions alone share the float32 kernel of the row that they extend."""
+    shared = {"avxvnni": "avx2", "neoni8mm": "neon", "neondot": "neon"}
+    return shared.get(isa, isa) if scheme == "f32" else isa
 
 
 def test_scalar_is_the_last_row_and_always_runs() -> None:

@@ -82,7 +82,7 @@ static const dllm_row rows[] = {
     {.name = "avxvnni",
      .supported = has_avxvnni,
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni,
-              &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2},
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, &dllm_qd8_f32_qb4w_gemm_6x16c8__avxvnni},
      .ops = &avx2_ops},
 #endif
 #ifdef DLLM_HAVE_AVX2
@@ -96,21 +96,21 @@ static const dllm_row rows[] = {
     {.name = "neoni8mm",
      .supported = dllm_has_neoni8mm,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm,
-              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
+              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_8x8c16__neoni8mm},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEONDOT
     {.name = "neondot",
      .supported = dllm_has_neondot,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot,
-              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_6x16c8__neondot},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEON
     {.name = "neon",
      .supported = always,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
-              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
+              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x16c4__neon},
      .ops = &scalar_ops},
 #endif
     {.name = "scalar",

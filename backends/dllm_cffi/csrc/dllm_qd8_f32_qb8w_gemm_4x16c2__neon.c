@@ -16,36 +16,6 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
     interleave(rows, ld, mr, steps, 2, a);
 }
 
-/* The two codes of a row and step, for every output. */
-DLLM_INLINE int8x16_t spread(const int8_t *a, int row) {
-    int8x16_t x;
-    const int16_t *pair = (const int16_t *)a + row;
-    __asm__("ld1r {%0.8h}, %1" : "=w"(x) : "Q"(*pair));
-    return x;
-}
-
-/* sum += the products of two steps, for outputs in the lower or the upper half of the weights. In assembly
- * because gcc, given the intrinsics, keeps many products at once and has no registers left for the sums. */
-#define DOT(name, half, part)                                                                                \
-    DLLM_INLINE int32x4_t name(int32x4_t sum, int8x16_t w0, int8x16_t w1, int8x16_t x0, int8x16_t x1) {      \
-        int16x8_t products;                                                                                  \
-        __asm__("smull" half " %1.8h, %2." part ", %4." part "\n\t"                                          \
-                "smlal" half " %1.8h, %3." part ", %5." part "\n\t"                                          \
-                "sadalp %0.4s, %1.8h"                                                                        \
-                : "+w"(sum), "=&w"(products)                                                                 \
-                : "w"(w0), "w"(w1), "w"(x0), "w"(x1));                                                       \
-        return sum;                                                                                          \
-    }
-DOT(dot_low, "", "8b")
-DOT(dot_high, "2", "16b")
-
-DLLM_INLINE void add_row(int32x4_t *sum, int8x16x2_t w0, int8x16x2_t w1, int8x16_t x0, int8x16_t x1) {
-    sum[0] = dot_low(sum[0], w0.val[0], w1.val[0], x0, x1);
-    sum[1] = dot_high(sum[1], w0.val[0], w1.val[0], x0, x1);
-    sum[2] = dot_low(sum[2], w0.val[1], w1.val[1], x0, x1);
-    sum[3] = dot_high(sum[3], w0.val[1], w1.val[1], x0, x1);
-}
-
 DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, int32x4_t *sum) {
     UNROLL for (int i = 0; i < mr * VECTORS; i++) {
         sum[i] = vdupq_n_s32(0);

@@ -9,34 +9,15 @@
  *
  * Registers: 6 x 2 integer sums, 2 weights, 1 broadcast: 15 of 16; float sums live in memory and are touched
  * once per group. Tested and timed in another encoding only, see avxvnni.h. */
-#include <string.h>
-
 #include "avx2.h"
 #include "avxvnni.h"
 
 static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
-    const int8_t *codes = rows;
-    int8_t *to = a;
-    for (int64_t k = 0; k < steps; k++)
-        for (int i = 0; i < mr; i++, to += 4)
-            memcpy(to, codes + i * ld + 4 * k, 4);
+    interleave_words(rows, ld, mr, steps, a);
 }
 
-/* out[g] = -128 * sum of the codes of group g. Groups are multiples of 64 codes, or one group; zeros follow
- * k. */
 static void start(const int8_t *codes, int64_t k, int64_t group, int32_t *out) {
-    const __m256i ones = _mm256_set1_epi8(1);
-    for (int64_t first = 0, g = 0; first < k; first += group, g++) {
-        int64_t last = first + group < k ? first + group : k;
-        __m256i sum = _mm256_setzero_si256();
-        int32_t lanes[LANES], total = 0;
-        for (int64_t i = first; i < last; i += 32)
-            sum = dot(sum, ones, _mm256_loadu_si256((const __m256i *)(codes + i)));
-        _mm256_storeu_si256((__m256i *)lanes, sum);
-        for (int i = 0; i < LANES; i++)
-            total += lanes[i];
-        out[g] = -128 * total;
-    }
+    start_at(128, codes, k, group, out);
 }
 
 DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
@@ -54,13 +35,8 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
         }
         int64_t steps = left < t->group_steps ? left : t->group_steps;
         for (int64_t k = steps; k > 0; k--, a += mr, b += 2) {
-            const __m256i b0 = _mm256_load_si256(b), b1 = _mm256_load_si256(b + 1);
             ahead = prefetch_next(ahead, t->prefetch_step);
-            UNROLL for (int i = 0; i < mr; i++) {
-                const __m256i x = _mm256_set1_epi32(a[i]);
-                sum[2 * i] = dot(sum[2 * i], b0, x);
-                sum[2 * i + 1] = dot(sum[2 * i + 1], b1, x);
-            }
+            add_products(mr, sum, _mm256_load_si256(b), _mm256_load_si256(b + 1), a);
         }
         add_group(mr, t, group, sum, b_scale, total);
         a_start += mr;

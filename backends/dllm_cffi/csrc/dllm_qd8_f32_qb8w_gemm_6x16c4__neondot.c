@@ -15,13 +15,6 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
     interleave(rows, ld, mr, steps, 4, a);
 }
 
-/* sum += w . x by fours, the same four activations for every output. In assembly because gcc spreads x over a
- * vector first, an instruction that the indexed form saves. */
-DLLM_INLINE int32x4_t dot(int32x4_t sum, int8x16_t w, float x) {
-    __asm__("sdot %0.4s, %1.16b, %2.4b[0]" : "+w"(sum) : "w"(w), "w"(x));
-    return sum;
-}
-
 DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, int32x4_t *sum) {
     UNROLL for (int i = 0; i < mr * VECTORS; i++) {
         sum[i] = vdupq_n_s32(0);
@@ -30,11 +23,7 @@ DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, int32x4_t *s
         const int8x16x4_t w = vld1q_s8_x4(s->b);
         s->ahead = prefetch_next(s->ahead, s->ahead_step);
         UNROLL for (int i = 0; i < mr; i++) {
-            float x; /* four codes, on their way to a vector register */
-            memcpy(&x, s->a + 4 * i, sizeof x);
-            UNROLL for (int j = 0; j < VECTORS; j++) {
-                sum[i * VECTORS + j] = dot(sum[i * VECTORS + j], w.val[j], x);
-            }
+            dot_row(sum + i * VECTORS, w.val, s->a + 4 * i);
         }
     }
 }

@@ -7,26 +7,13 @@
  *          a, one tile:   step 0: | row 0: k0 ... k7 | ... | row mr-1: k0 ... k7 |
  *
  * Registers: 4 x 4 blocks of 2 rows x 2 outputs, 4 weights, 1 activation: 21 of 32. Per step 16 smmla against
- * 4 + 4 loads. An odd last row runs twice, its copy goes nowhere. Not timed: no such CPU was at hand. */
+ * 4 + 4 loads. An odd last row is paired with zeros. Not timed: no such CPU was at hand. */
 #include "neon.h"
 
 enum { MR = 8, NR = 8, VECTORS = 2, BLOCKS = 4 };
 
 static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a) {
     interleave(rows, ld, mr, steps, 8, a);
-}
-
-DLLM_INLINE int8x16_t two_rows(const int8_t *a, int alone) {
-    if (!alone)
-        return vld1q_s8(a);
-    const int8x8_t row = vld1_s8(a);
-    return vcombine_s8(row, row);
-}
-
-/* Two blocks of outputs 0, 1 and 2, 3 hold both rows' halves: row `r` of the two. */
-DLLM_INLINE int32x4_t row_of(int32x4_t left, int32x4_t right, int r) {
-    const int64x2_t l = vreinterpretq_s64_s32(left), h = vreinterpretq_s64_s32(right);
-    return vreinterpretq_s32_s64(r ? vzip2q_s64(l, h) : vzip1q_s64(l, h));
 }
 
 DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, int32x4_t *sum) {
@@ -38,12 +25,7 @@ DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, int32x4_t *s
     for (; steps > 0; steps--, s->a += 8 * mr, s->b += 8 * NR) {
         const int8x16x4_t w = vld1q_s8_x4(s->b);
         s->ahead = prefetch_next(s->ahead, s->ahead_step);
-        UNROLL for (int i = 0; i < pairs; i++) {
-            const int8x16_t x = two_rows(s->a + 16 * i, 2 * i + 1 == mr);
-            UNROLL for (int j = 0; j < BLOCKS; j++) {
-                block[i * BLOCKS + j] = vmmlaq_s32(block[i * BLOCKS + j], x, w.val[j]);
-            }
-        }
+        multiply_rows(mr, block, w.val, s->a);
     }
     UNROLL for (int i = 0; i < mr * VECTORS; i++) {
         const int32x4_t *two = block + i / VECTORS / 2 * BLOCKS + i % VECTORS * 2;
