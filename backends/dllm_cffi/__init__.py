@@ -18,4 +18,4 @@ def dllm_register_backends(register: Callable[..., None]) -> None:
             raise BackendUnavailable(f"the native module cannot be imported: {error}", "reinstall dllm") from error
         return CffiBackend(threads)
 
-    register("cffi-simd", make, priority=20, summary="C kernels: AVX512-VNNI, AVX2 or portable, threaded")
+    register("cffi-simd", make, priority=20, summary="C kernels: AVX512-VNNI, AVX-VNNI, AVX2, NEON or portable")
