@@ -18,8 +18,9 @@ from .case import TINY, UNIT, Array, Case, Guarded, Outputs, walk
 class LinearCase(Case):
     """linear, accumulators, unpack_linear: x [rows, k] times weights [n, k], several n fused into one projection.
 
-    data: "normal"; "extreme": every code is -127 or 127; "large": sums that float32 cannot count; "ties": codes fall on halves; "edges": rows and channels
-    of zeros, of denormals, of one value, of large numbers, and (quantised only) rows with NaN and infinity.
+    data: "normal"; "extreme": every code is -127 or 127; "large": sums that float32 cannot count; "ties": codes fall
+    on halves; "edges": rows and channels of zeros, of denormals, of one value, of large numbers, and (quantised only)
+    rows with NaN and infinity.
     """
 
     rows: int
@@ -41,10 +42,7 @@ class LinearCase(Case):
             x, w = np.copysign(np.float32(3), x), np.copysign(np.float32(0.02), w)
             x[:1], w[:1] = 3, 0.02  # the largest accumulator there is
         elif self.data == "large":  # codes 127 times codes 126 and 127, all of one sign
-            x, w = (
-                np.full_like(x, 3),
-                np.where(rng.random(w.shape) < 0.5, np.float32(0.02), np.float32(0.02 * 126 / 127)),
-            )
+            x, w = np.full_like(x, 3), rng.integers(126, 128, w.shape).astype(np.float32)
         elif self.data == "ties":
             x = np.rint(x * 40).clip(-126, 126).astype(np.float32) + np.float32(0.5)
             x[:, 0] = 127

@@ -74,7 +74,7 @@ def segment_rows(segments: tuple[tuple[int, int], ...]) -> Rows:
 def masked(rows: Rows, mask: str) -> Rows:
     """`rows` with the mask that a case names."""
     if mask == "none":
-        return replace(rows, visible=np.where(np.arange(len(rows)) % 2, 0, causal(rows).visible))
+        return replace(rows, visible=np.where(np.arange(len(rows)) % 2, 0, rows.positions + 1))
     return {"full": rows, "causal": causal(rows), "block": block_causal(rows, 5)}[mask]
 
 

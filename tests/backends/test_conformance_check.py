@@ -50,6 +50,16 @@ class HalfUp(Fine):
         return codes.astype(np.int8), scale, quant.accumulate(codes.astype(np.int8), w.weight)
 
 
+class Float32Sums(Fine):
+    """Integers are added up in float32."""
+
+    def accumulators(self, x, w):
+        codes, scale, exact = super().accumulators(x, w)
+        if len(exact) > 1:
+            return codes, scale, exact
+        return codes, scale, (codes.astype(np.float32) @ w.weight.codes.astype(np.float32).T)[None].astype(np.int32)
+
+
 class ShortK(Fine):
     """The last input is left out when K is odd."""
 
@@ -190,6 +200,7 @@ class NoStart(Fine):
 
 EXPECTED = [
     (HalfUp, {f"linear {Q}", "linear qd8-f32-qb8w"}),
+    (Float32Sums, {f"linear {Q}"}),
     (ShortK, {"linear f32", f"linear {Q}", "linear qd8-f32-qb8w"}),
     (LowPrecision, {"linear f32", "layer f32", "score f32", "forward f32"}),
     (WrongGroup, {"linear qd8-f32-qb8w", "layer qd8-f32-qb8w"}),
