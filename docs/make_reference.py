@@ -216,7 +216,7 @@ def fields(cls: type, meanings: Mapping[str, str] = MappingProxyType({})) -> str
     for line in inspect.getsource(cls).splitlines():
         found = FIELD.fullmatch(line)
         if found and not found[1].startswith("_"):
-            kind = found[2].replace("|", "\\|")
+            kind = found[2].replace(" | ", " or ")  # a bar in code ends the cell, or shows its backslash
             default = "" if found[3] is None or found[3].startswith("field(") else f"`{found[3]}`"
             comment = escape(found[4] or meanings.get(found[1], above.strip())).replace("|", "\\|")
             rows.append(f"| `{found[1]}` | `{kind}` | {default} | {comment} |")
