@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dllm_numba.backend import NumbaBackend
 from dllm_numba.kernel import find_kernel, usable_kernels
-from dllm_numba.quantise import quantise
+from dllm_numba.quantise import quantise, quantise_rows
 from dllm_numba.team import Team
 from dllm_numpy.backend import NumpyBackend
 
@@ -233,6 +233,20 @@ def test_panels_start_at_a_cache_line_and_their_bytes_are_counted(isa):
     assert backend.linear_bytes(w) == 96 * 256 + 96 * 2 * 4 + 96 * 4
     w = backend.prepare_linear([from_array(normal(1, 96, 256))], "qd8-f32-qb4w")
     assert backend.linear_bytes(w) == 96 * 128 + 96 * 2 * 4 + 96 * 4
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_weights_from_a_file_and_read_only_rows_need_no_kernel_of_their_own(isa):
+    backend = NumbaBackend(1, isa)
+    w, x = backend.prepare_linear([from_array(normal(1, 40, 30))], "qd8-f32-qb8w"), normal(2, 3, 30)
+    backend.linear(x, w)
+    before = list(backend.kernel.linear.signatures), list(quantise_rows.signatures)
+    arrays = {name: array.copy() for name, array in backend.pack(w).items()}
+    for writeable in (True, False):
+        for array in (x, *arrays.values()):
+            array.flags.writeable = writeable
+        backend.linear(x, backend.unpack_file(arrays, Packed(backend.layout("qd8-f32-qb8w"), 40, 30)))
+    assert (backend.kernel.linear.signatures, quantise_rows.signatures) == before
 
 
 @pytest.mark.parametrize("isa", ISAS)

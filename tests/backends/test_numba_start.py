@@ -42,6 +42,9 @@ for name in ("gemm_portable", "gemm_avx512vnni"):
         report["vpdpbusd"] |= any("vpdpbusd" in text for text in linear.inspect_asm().values())
         report["hits"] += sum(linear.stats.cache_hits.values())
         report["misses"] += sum(linear.stats.cache_misses.values())
+modules = [module for name, module in sys.modules.items() if name.startswith("dllm_numba.")]
+functions = [f for module in modules for f in vars(module).values() if hasattr(f, "stats")]
+report["anew"] = sorted({f.__name__ for f in functions if sum(f.stats.cache_misses.values())})
 print(json.dumps(report))
 """
 EXPECTED = [[sum(range(-60 + 40 * i, -20 + 40 * i)) for i in range(3)]] * 2
@@ -114,6 +117,8 @@ def test_the_forced_kernel_is_the_one_that_ran_and_a_second_process_compiles_not
     assert first["vpdpbusd"] or isa != "avx512vnni"
     assert (first["hits"], first["misses"]) == (0, 1)
     assert (second["hits"], second["misses"]) == (1, 0)
+    assert "linear" in first["anew"]
+    assert second["anew"] == []
     assert first["y"] == second["y"]
 
 
