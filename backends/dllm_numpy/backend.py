@@ -90,7 +90,7 @@ class NumpyBackend(Backend):
 
     def rms_norm(self, x: F32, weight: F32, eps: float, out: F32 | None = None) -> F32:
         mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-        out = np.divide(x, np.sqrt(mean_square + np.float32(eps)), out=out)
+        out = np.multiply(x, np.float32(1) / np.sqrt(mean_square + np.float32(eps)), out=out)
         out *= weight
         return out
 

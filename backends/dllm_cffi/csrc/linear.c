@@ -11,6 +11,8 @@ enum {
     SMALL_ROWS = 1 << 16,  /* activations below which another thread costs more than it saves */
     SMALL_GEMM = 1 << 21,  /* multiplications, likewise */
     FEW_ROWS = 4,          /* up to here memory is the limit */
+    TAIL = 2,              /* panels a thread that are cut, ... */
+    BLOCKS = 8,            /* ... into so many items at most */
     STEPS_PER_ITEM = 1024, /* interleaving: steps of one tile per work item */
 };
 
@@ -134,7 +136,8 @@ typedef struct {
     const float *residual;
     int32_t *acc;
     int64_t ldc, first_panel, first_column; /* y starts at this column of the layer */
-    int64_t blocks, items;                  /* items are panels x blocks of tiles */
+    int64_t panels, whole;                  /* of which the first `whole` are one item each, ... */
+    int64_t blocks;                         /* ... and the others so many, each some of the tiles */
     _Atomic int64_t next;
 } gemm_job;
 
@@ -176,11 +179,22 @@ static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, i
     return t.kernel;
 }
 
+static int64_t item_count(const gemm_job *job) {
+    return job->whole + (job->panels - job->whole) * job->blocks;
+}
+
+static int64_t panel_of(const gemm_job *job, int64_t item) {
+    int64_t behind = item - job->whole;
+    return job->first_panel + (behind < 0 ? item : job->whole + behind / job->blocks);
+}
+
 static void run_item(const gemm_job *job, int64_t item, int64_t ahead) {
-    int64_t block = item % job->blocks, tiles = job->p->tiles;
-    int64_t from = tiles * block / job->blocks, to = tiles * (block + 1) / job->blocks;
-    const char *kernel = run_panel(job, job->first_panel + item / job->blocks, from, to,
-                                   job->first_panel + ahead / job->blocks);
+    int64_t tiles = job->p->tiles, behind = item - job->whole, from = 0, to = tiles;
+    if (behind >= 0) {
+        from = tiles * (behind % job->blocks) / job->blocks;
+        to = tiles * (behind % job->blocks + 1) / job->blocks;
+    }
+    const char *kernel = run_panel(job, panel_of(job, item), from, to, panel_of(job, ahead));
     atomic_store_explicit(&last_kernel, kernel, memory_order_relaxed);
 }
 
@@ -188,22 +202,26 @@ static void run_item(const gemm_job *job, int64_t item, int64_t ahead) {
  * the end, where the claim could keep the other threads idle. */
 static void gemm_worker(void *arg, int64_t unused, int worker) {
     gemm_job *job = arg;
-    int64_t guard = job->items - 2 * job->p->threads, item = atomic_fetch_add(&job->next, 1);
+    int64_t items = item_count(job), guard = items - 2 * job->p->threads;
+    int64_t item = atomic_fetch_add(&job->next, 1);
     (void)unused, (void)worker;
-    while (item < job->items) {
+    while (item < items) {
         int64_t ahead = item < guard ? atomic_fetch_add(&job->next, 1) : -1;
-        run_item(job, item, ahead >= 0 && ahead < job->items ? ahead : item);
+        run_item(job, item, ahead >= 0 && ahead < items ? ahead : item);
         item = ahead >= 0 ? ahead : atomic_fetch_add(&job->next, 1);
     }
 }
 
+/* The last panels are cut into blocks of tiles, so that the threads finish together; so are all where there
+ * are few. */
 static void gemm(const dllm_packed *p, gemm_job *job, int64_t panels) {
-    int64_t wanted = 4 * p->threads;
-    job->blocks = 1;
-    if (panels < wanted)
-        job->blocks = dllm_ceil_div(wanted, panels) < p->tiles ? dllm_ceil_div(wanted, panels) : p->tiles;
-    job->items = panels * job->blocks;
+    int64_t cut = TAIL * p->threads;
+    job->panels = panels;
+    job->blocks = p->tiles < BLOCKS ? p->tiles : BLOCKS;
+    job->whole = panels > cut ? panels - cut : 0;
     int threads = p->rows * panels * p->g->nr * p->w->k < SMALL_GEMM ? 1 : p->threads;
+    if (threads == 1)
+        job->whole = panels;
     dllm_parallel(threads, threads, gemm_worker, job);
 }
 
@@ -219,7 +237,7 @@ void dllm_packed_gemm_part(const dllm_packed *p, int64_t first, int64_t last, fl
 
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc) {
     gemm_job job = {
-        .p = p, .y = y, .ldc = ldc, .first_panel = 0, .first_column = first * p->g->nr, .blocks = 1};
+        .p = p, .y = y, .ldc = ldc, .first_column = first * p->g->nr, .panels = last, .whole = last};
     for (int64_t panel = first; panel < last; panel++)
         run_item(&job, panel, panel + 1 < last ? panel + 1 : panel);
 }

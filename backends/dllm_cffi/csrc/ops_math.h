@@ -33,6 +33,7 @@
 
 typedef float vec __attribute__((vector_size(4 * VL)));
 typedef int32_t ivec __attribute__((vector_size(4 * VL)));
+typedef double dvec __attribute__((vector_size(4 * VL))); /* half as many lanes */
 typedef float vec_unaligned __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline, unused))
@@ -106,8 +107,33 @@ INLINE vec vec_fma(vec a, vec b, vec c) {
 #endif
 }
 
+/* The VL / 2 floats at p. gcc 12 converts vectors piece by piece where no intrinsic says otherwise. */
+INLINE dvec vec_load_double(const float *p) {
+#if VL == 16
+    return (dvec)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif VL == 8
+    return (dvec)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#elif defined(__aarch64__)
+    return (dvec)vcvt_f64_f32(vld1_f32(p));
+#else
+    return (dvec){p[0], p[1]};
+#endif
+}
+
 INLINE ivec ivec_select(ivec mask, ivec a, ivec b) {
     return (mask & a) | (~mask & b);
+}
+
+INLINE ivec ivec_max(ivec a, ivec b) {
+#if VL == 16
+    return (ivec)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif VL == 8
+    return (ivec)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+    return (ivec)vmaxq_s32((int32x4_t)a, (int32x4_t)b);
+#else
+    return ivec_select(a > b, a, b);
+#endif
 }
 
 /* a > b ? a : b in every lane: b where one of them is NaN. */

@@ -9,7 +9,7 @@
  *
  * Why it is fast: two passes over a row that stays in L1 (three when fused, through one row of scratch), all
  * in full vectors; memory bound beyond that. Sums of squares run in double: the norm is then correct to the
- * last bit or so whatever the width, and a division a lane keeps it equal to the reference's formula.
+ * last bit or so whatever the width.
  */
 #include "ops.h"
 #include "ops_math.h"
@@ -17,7 +17,7 @@
 #define TINY 0x1p-100f
 #define QMAX 127.0f
 #define STEPS 8.4f
-#define LANES 16
+#define LANES 32
 
 void DLLM_OP(exp)(const float *x, int64_t begin, int64_t end, float *out) {
     for (int64_t i = begin; i < end; i += VL) {
@@ -37,17 +37,24 @@ static int32_t bits_of(float x) {
     return bits;
 }
 
-/* max |x| of a row as the bit pattern of a float; above that of infinity if the row holds NaN. */
+/* max |x| of a row as the bit pattern of a float; above that of infinity if the row holds NaN. Several
+ * chains, because each maximum waits for the one before. */
 static int32_t magnitude(const float *x, int64_t width) {
-    ivec most = {0};
-    for (int64_t i = 0; i < width; i += VL) {
-        const ivec bits = (ivec)vec_load_n(x + i, width - i, 0) & 0x7fffffff;
-        most = ivec_select(bits > most, bits, most);
+    enum { CHAINS = 4 };
+    ivec most[CHAINS] = {{0}};
+    int64_t i = 0;
+    for (; i + CHAINS * VL <= width; i += CHAINS * VL) {
+        UNROLL for (int c = 0; c < CHAINS; c++) {
+            most[c] = ivec_max((ivec)vec_load(x + i + c * VL) & 0x7fffffff, most[c]);
+        }
     }
+    for (; i < width; i += VL)
+        most[0] = ivec_max((ivec)vec_load_n(x + i, width - i, 0) & 0x7fffffff, most[0]);
+    most[0] = ivec_max(ivec_max(most[0], most[1]), ivec_max(most[2], most[3]));
     int32_t lanes[VL], top = 0;
-    memcpy(lanes, &most, sizeof lanes);
-    for (int i = 0; i < VL; i++)
-        top = lanes[i] > top ? lanes[i] : top;
+    memcpy(lanes, &most[0], sizeof lanes);
+    for (int lane = 0; lane < VL; lane++)
+        top = lanes[lane] > top ? lanes[lane] : top;
     return top;
 }
 
@@ -103,26 +110,32 @@ void DLLM_OP(quantise_rows_4bit)(const float *x, int64_t x_stride, int64_t width
     }
 }
 
-/* In double and in LANES partial sums on every ISA, so that all ISAs agree on the norm bit for bit. */
+/* In double, where squares are exact, and in LANES partial sums on every ISA, so that all ISAs agree on the
+ * norm bit for bit. */
 static double sum_of_squares(const float *x, int64_t width) {
-    double sum[LANES] = {0}, total = 0;
+    enum { WIDE = VL / 2, VECTORS = LANES / WIDE };
+    dvec sum[VECTORS] = {{0}};
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) {
-        for (int lane = 0; lane < LANES; lane++)
-            sum[lane] += (double)x[i + lane] * x[i + lane];
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            const dvec wide = vec_load_double(x + i + v * WIDE);
+            sum[v] += wide * wide;
+        }
     }
+    double lanes[LANES], total = 0;
+    memcpy(lanes, sum, sizeof lanes);
     for (int lane = 0; lane < width - i; lane++)
-        sum[lane] += (double)x[i + lane] * x[i + lane];
+        lanes[lane] += (double)x[i + lane] * x[i + lane];
     for (int lane = 0; lane < LANES; lane++)
-        total += sum[lane];
+        total += lanes[lane];
     return total;
 }
 
 static void rms_norm_row(const float *x, const float *weight, float eps, int64_t width, float *out) {
     const float mean_square = (float)(sum_of_squares(x, width) / (double)width);
-    const vec root = vec_set1(sqrtf(mean_square + eps));
+    const vec inverse = vec_set1(1.0f / sqrtf(mean_square + eps));
     for (int64_t i = 0; i < width; i += VL) {
-        const vec normed = vec_load_n(x + i, width - i, 0) / root;
+        const vec normed = vec_load_n(x + i, width - i, 0) * inverse;
         vec_store_n(out + i, normed * vec_load_n(weight + i, width - i, 0), width - i);
     }
 }
