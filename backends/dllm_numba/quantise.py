@@ -21,7 +21,7 @@ INFINITY = np.int32(0x7F800000)
 TINY = np.int32(quant.TINY.view(np.int32))
 STEPS = quant.STEPS_4BIT
 # Values that one thread quantises before a second one has woken up, and rows that are claimed at a time.
-SERIAL = 2**17
+SERIAL = 2**18
 PIECE = 4
 
 
@@ -48,7 +48,7 @@ def quantise(x: F32, group: int, zero: int, team: Team) -> Codes:
 
 @compiled
 def find_scale(bits, four):
-    """(scale, 1 / scale) of values given as int32 bits. Where there is nothing to see or a fault the inverse is 0,
+    """(scale, inverse of it) of values given as int32 bits. Where there is nothing to see or a fault the inverse is 0,
     codes shall be zero, and the scale tells which: 0 or NaN."""
     largest = highest = np.int32(0)
     for j in range(bits.size):
@@ -74,7 +74,7 @@ def quantise_rows(claims, x, bits, group, zero, codes, scale, offsets):
             return
         for r in range(piece * PIECE, min((piece + 1) * PIECE, rows)):
             scale[r], inverse = find_scale(bits[r], False)
-            codes[r, k : min(-(-k // 8) * 8, codes.shape[1])] = 0
+            codes[r, k : -(-k // 8) * 8] = 0
             for g in range(offsets.shape[0]):
                 values = x[r, g * group : min((g + 1) * group, k)]
                 out = codes[r, g * group : min((g + 1) * group, k)]
