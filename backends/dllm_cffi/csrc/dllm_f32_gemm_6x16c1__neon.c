@@ -12,36 +12,24 @@ static void pack_a(const void *rows, int64_t ld, int mr, int64_t steps, void *a)
     interleave(rows, 4 * ld, mr, steps, 4, a);
 }
 
-/* sum += w x. In assembly because gcc, given the intrinsic, loads all activations first and has no registers
- * left for the sums. */
-DLLM_INLINE float32x4_t fma_by(float32x4_t sum, float32x4_t w, float x) {
-    __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(w), "w"(x));
-    return sum;
+DLLM_INLINE void sum_steps(const int mr, streams *s, int64_t steps, float32x4_t *sum) {
+    const float *a = (const float *)s->a, *b = (const float *)s->b;
+    UNROLL for (int i = 0; i < mr * VECTORS; i++) {
+        sum[i] = vdupq_n_f32(0);
+    }
+    for (; steps > 0; steps--, a += mr, b += NR) {
+        const float32x4x4_t w = vld1q_f32_x4(b);
+        s->ahead = prefetch_next(s->ahead, s->ahead_step);
+        UNROLL for (int i = 0; i < mr * VECTORS; i++) {
+            sum[i] = fma_by(sum[i], w.val[i % VECTORS], a[i / VECTORS]);
+        }
+    }
+    s->a = (const int8_t *)a;
+    s->b = (const int8_t *)b;
 }
 
 DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
-    const float *a = t->a, *b = t->b;
-    const char *ahead = t->prefetch;
-    float total[MR * NR] = {0};
-    for (int64_t left = t->k_steps; left > 0; left -= DLLM_F32_CHUNK) {
-        float32x4_t sum[MR * VECTORS];
-        UNROLL for (int i = 0; i < mr * VECTORS; i++) {
-            sum[i] = vdupq_n_f32(0);
-        }
-        for (int64_t k = left < DLLM_F32_CHUNK ? left : DLLM_F32_CHUNK; k > 0; k--, a += mr, b += NR) {
-            const float32x4x4_t w = vld1q_f32_x4(b);
-            ahead = prefetch_next(ahead, t->prefetch_step);
-            UNROLL for (int i = 0; i < mr * VECTORS; i++) {
-                sum[i] = fma_by(sum[i], w.val[i % VECTORS], a[i / VECTORS]);
-            }
-        }
-        UNROLL for (int i = 0; i < mr * VECTORS; i++) {
-            vst1q_f32(total + i * LANES, vaddq_f32(vld1q_f32(total + i * LANES), sum[i]));
-        }
-    }
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < VECTORS; j++)
-            store_outputs(t, i, j, vld1q_f32(total + (i * VECTORS + j) * LANES));
+    float_tile(mr, VECTORS, 1, t, sum_steps);
 }
 
 static void gemm(dllm_tile *t) {

@@ -56,6 +56,13 @@ static inline void store_sums(const dllm_tile *t, int vectors, int64_t group, co
 
 /* ---- the instructions of the rows ---- */
 
+/* sum += w x. In assembly because gcc, given the intrinsic, loads all activations first and has no registers
+ * left for the sums. */
+DLLM_INLINE float32x4_t fma_by(float32x4_t sum, float32x4_t w, float x) {
+    __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(w), "w"(x));
+    return sum;
+}
+
 /* The two codes of a row and step, for every output. */
 DLLM_INLINE int8x16_t spread(const int8_t *a, int row) {
     int8x16_t x;
@@ -130,7 +137,34 @@ DLLM_INLINE int32x4_t row_of(int32x4_t left, int32x4_t right, int r) {
     return vreinterpretq_s32_s64(r ? vzip2q_s64(l, h) : vzip1q_s64(l, h));
 }
 
-/* ---- tiles of codes ---- */
+/* ---- tiles ---- */
+
+/* What the innermost loop of a kernel reads, and moves on. */
+typedef struct {
+    const int8_t *a, *b;  /* or what these bytes are */
+    const int32_t *start; /* of the sums of each row, see dllm_tile: not for kernels of signed weights */
+    const char *ahead;
+    int ahead_step;
+} streams;
+
+/* The tile of a float32 or bfloat16 kernel with `vectors` vectors of outputs: `sum_steps` gives the sums [mr]
+ * [vectors] of so many steps of kr products, which are added to float sums in memory. */
+DLLM_INLINE void float_tile(const int mr, const int vectors, const int kr, const dllm_tile *t,
+                            void (*sum_steps)(const int mr, streams *s, int64_t steps, float32x4_t *sum)) {
+    streams s = {t->a, t->b, NULL, t->prefetch, t->prefetch_step};
+    const int64_t chunk = DLLM_F32_CHUNK / kr;
+    float total[MOST * LANES] = {0};
+    for (int64_t left = t->k_steps; left > 0; left -= chunk) {
+        float32x4_t sum[MOST];
+        sum_steps(mr, &s, left < chunk ? left : chunk, sum);
+        UNROLL for (int i = 0; i < mr * vectors; i++) {
+            vst1q_f32(total + i * LANES, vaddq_f32(vld1q_f32(total + i * LANES), sum[i]));
+        }
+    }
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < vectors; j++)
+            store_outputs(t, i, j, vld1q_f32(total + (i * vectors + j) * LANES));
+}
 
 /* start[g] = -8 * sum of the codes of group g: four-bit weights are stored as code + 8. Groups are multiples
  * of 64 codes, or one group; zeros follow k. */
@@ -152,14 +186,6 @@ DLLM_INLINE int8x16_t lower(int8x16_t w) {
 DLLM_INLINE int8x16_t upper(int8x16_t w) {
     return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(w), 4));
 }
-
-/* What the innermost loop of an int8 kernel reads, and moves on. */
-typedef struct {
-    const int8_t *a, *b;
-    const int32_t *start; /* of the sums of each row, see dllm_tile: not for kernels of signed weights */
-    const char *ahead;
-    int ahead_step;
-} streams;
 
 /* The tile of an int8 kernel with `vectors` vectors of outputs: `sum_steps` gives the integer sums [mr]
  * [vectors] of so many steps, which are scaled and added to float sums in memory, groups in ascending order.
