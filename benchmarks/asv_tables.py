@@ -42,8 +42,8 @@ def missed() -> str:
     cells: dict[str, dict[str, float | None]] = {}
     for (line, threads), value in values(results, "kernels.Missed.track_missed").items():
         cells.setdefault(line, {})[threads] = value
-    for (scheme, name, threads), value in values(results, "model.MissedStep.track_missed").items():
-        cells.setdefault(f"pass of two layers, {scheme}, {name}", {})[threads] = value
+    for (name, threads), value in values(results, "model.MissedStep.track_missed").items():
+        cells.setdefault(f"pass of two layers, qd8-f32-qc8w, {name}", {})[threads] = value
     columns = list(dict.fromkeys(threads for row in cells.values() for threads in row))
     shown = {line: [_percent(row.get(c)) for c in columns] for line, row in cells.items()}
     rows = [[line, *row] for line, row in shown.items() if any(row)]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures the whole suite at HEAD, for benchmarks/results/MACHINE/, which is committed. About ten minutes on two cores;
+# Measures the whole suite at HEAD, for benchmarks/results/MACHINE/, which is committed. About ten minutes on two cores, two of them to build;
 # nothing else should run.
 #   benchmarks/full.sh MACHINE        a name for this kind of machine, e.g. zen4-2cores
 set -eu

@@ -64,7 +64,7 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def missed(backend: Backend, kind: str, amount: float, call: Callable[[], object], rounds: int = 7) -> float:
+def missed(backend: Backend, kind: str, amount: float, call: Callable[[], object], rounds: int = 5) -> float:
     """Percent of a limit of this machine that `call` leaves unused: 0 is the limit, larger is worse.
 
     kind: "int8", "bf16", "f32" (`amount` operations) or "read" (`amount` bytes). Every round takes the limit first,

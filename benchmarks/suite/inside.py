@@ -58,7 +58,7 @@ class Strategy(Timing):
 
 
 class Answer(Timing):
-    """One answer with the fast strategy on every backend, and how many of the held-out prompts go wrong."""
+    """One answer with the fast strategy on every backend."""
 
     params = (BACKENDS, SCHEMES)
     param_names = ("backend", "scheme")
@@ -72,11 +72,21 @@ class Answer(Timing):
     def time_answer(self, *_: object) -> None:
         self.engine.generate(PROMPT, strategy="fast")
 
-    def track_wrong_answers(self, *_: object) -> float:
-        """Of 3 held-out prompts per task."""
+
+class Accuracy:
+    """What a scheme costs in answers: the share of held-out prompts that go wrong, 8 of every task."""
+
+    params = (SCHEMES,)
+    param_names = ("scheme",)
+
+    def setup(self, scheme: str) -> None:
+        require(FAST, scheme)
+        self.engine = load_inside(FAST, scheme)
+
+    def track_wrong_answers(self, scheme: str) -> float:
         from dllm_train.tasks import held_out_set
 
-        rows = held_out_set(3)
+        rows = held_out_set(8)
         answers = self.engine.generate_batch([row["prompt"] for row in rows], strategy="fast")
         wrong = sum(answer.text != row["answer"] for row, answer in zip(rows, answers, strict=True))
         return 100.0 * wrong / len(rows)

@@ -13,7 +13,7 @@ from dllm_core.checkpoint.convert import convert
 from dllm_core.models import build_model
 from dllm_core.testing.random_model import save_random_checkpoint
 
-from .common import BACKENDS, FAST, QUANTISED, SCHEMES, Timing, make_backend
+from .common import BACKENDS, FAST, QUANTISED, Timing, make_backend
 from .inside import PROMPT, load_inside, require
 from .model import forward, large
 
@@ -21,7 +21,7 @@ PACKED = {"layers": 8, "width": 1024, "heads": 8, "kv_heads": 8, "mlp": 2752, "v
 
 
 class Memory:
-    params = (BACKENDS, SCHEMES)
+    params = (BACKENDS, ["f32", "qd8-f32-qc8w"])
     param_names = ("backend", "scheme")
 
     def setup(self, name: str, scheme: str) -> None:

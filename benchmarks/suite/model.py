@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dllm_core.backend import Backend, Rows
-from dllm_core.bench.limits import kind_of
 from dllm_core.bench.random_folder import SHAPES, RandomFolder
 from dllm_core.bench.step import Recorded
 from dllm_core.decoding.canvas import full_rows
@@ -91,14 +90,14 @@ class Layer(Timing):
 
 
 class LargeLayer(Layer):
-    """One layer of LLaDA-8B. Its weights, 220 MB in int8, are read from memory every time."""
+    """One layer of LLaDA-8B on all cores. Its weights, 220 MB in int8, are read from memory every time."""
 
-    params = ([*QUANTISED, "bf16"], [32, 128], THREADS)
-    param_names = ("scheme", "rows", "threads")
+    params = ([*QUANTISED, "bf16"], [32, 128])
+    param_names = ("scheme", "rows")
 
-    def setup(self, scheme: str, rows: int, threads: int) -> None:
-        validated(FAST, scheme, threads)
-        self.prepare(large(scheme, threads, 1)[0], rows)
+    def setup(self, scheme: str, rows: int) -> None:
+        validated(FAST, scheme)
+        self.prepare(large(scheme, None, 1)[0], rows)
 
 
 def one_step(model: Llada, prompt: int, canvas: int) -> None:
@@ -122,9 +121,9 @@ class Step(Timing):
 
 
 class _LargePass(Timing):
-    param_names = ("scheme", "pass", "threads")
+    """A pass of LLaDA-8B's shape, cut as above."""
 
-    def setup(self, scheme: str, name: str, threads: int) -> None:
+    def prepare(self, scheme: str, name: str, threads: int | None = None) -> None:
         self.backend = validated(FAST, scheme, threads)
         model, source = large(scheme, threads)
         self.shapes, self.step = source.shapes, forward(model, *PASSES[name])
@@ -132,22 +131,30 @@ class _LargePass(Timing):
 
 
 class LargeStep(_LargePass):
-    """A pass of LLaDA-8B's shape, cut as above."""
+    """On all cores. `MissedStep` has one thread too."""
 
-    params = ([*QUANTISED, "bf16"], list(PASSES), THREADS)
+    params = ([*QUANTISED, "bf16"], list(PASSES))
+    param_names = ("scheme", "pass")
+
+    def setup(self, scheme: str, name: str) -> None:
+        self.prepare(scheme, name)
 
     def time_step(self, *_: object) -> None:
         self.step()
 
 
 class MissedStep(_LargePass):
-    """Percent of the machine's peak of multiplications that such a pass leaves unused."""
+    """Percent of the machine's peak of multiplications that such a pass, int8 per channel, leaves unused."""
 
-    params = (["qd8-f32-qc8w"], list(PASSES), THREADS)
+    params = (list(PASSES), THREADS)
+    param_names = ("pass", "threads")
 
-    def track_missed(self, scheme: str, name: str, threads: int) -> float:
+    def setup(self, name: str, threads: int) -> None:
+        self.prepare("qd8-f32-qc8w", name, threads)
+
+    def track_missed(self, name: str, threads: int) -> float:
         rows, _, head_rows = PASSES[name]
-        return missed(self.backend, kind_of(scheme), operations(self.shapes, rows, head_rows), self.step)
+        return missed(self.backend, "int8", operations(self.shapes, rows, head_rows), self.step)
 
     track_missed.unit = "%"
 
