@@ -271,6 +271,26 @@ print(len(same), all(same))
     assert python(program, cache).split() == ["20", "True"]
 
 
+def test_a_forked_process_has_no_helpers_and_does_without(cache):
+    program = """
+import os
+import numpy as np
+from dllm_core.tensors import from_array
+from dllm_numba.backend import NumbaBackend
+
+backend = NumbaBackend(2)
+rng = np.random.default_rng(0)
+w = backend.prepare_linear([from_array(rng.standard_normal((1000, 700)))], "qd8-f32-qb4w")
+x = rng.standard_normal((300, 700)).astype(np.float32)
+want = backend.linear(x, w)
+child = os.fork()
+if child == 0:
+    os._exit(7 if np.array_equal(backend.linear(x, w), want) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert python(program, cache).split() == ["7"]
+
+
 def test_another_python_thread_may_be_the_first():
     backend = NumbaBackend(2)
     w = backend.prepare_linear([from_array(np.ones((4, 8)))], "qd8-f32-qc8w")
