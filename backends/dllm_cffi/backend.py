@@ -24,6 +24,7 @@ from .rows import all_rows, choose_row, supported_rows
 
 SCHEME_CODES = {
     "f32": lib.DLLM_F32,
+    "bf16": lib.DLLM_BF16,
     "qd8-f32-qc8w": lib.DLLM_QC8W,
     "qd8-f32-qb8w": lib.DLLM_QB8W,
     "qd8-f32-qb4w": lib.DLLM_QB4W,

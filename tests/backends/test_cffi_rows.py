@@ -15,6 +15,7 @@ from dllm_core.tensors import from_array
 MATRIX = np.random.default_rng(0).standard_normal((40, 200)).astype(np.float32)
 KERNELS = {
     "f32": "dllm_f32_gemm_",
+    "bf16": "dllm_bf16_f32_gemm_",
     "qd8-f32-qc8w": "dllm_qd8_f32_q",
     "qd8-f32-qb8w": "dllm_qd8_f32_qb8w_",
     "qd8-f32-qb4w": "dllm_qd8_f32_qb4w_",

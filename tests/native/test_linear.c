@@ -3,9 +3,9 @@
 #include <math.h>
 
 #include "check.h"
-#include "row.h"
+#include "linear.h"
 
-static const char *const SCHEMES[] = {"f32", "qc8w", "qb8w", "qb4w"};
+static const char *const SCHEMES[] = {"f32", "qc8w", "qb8w", "qb4w", "bf16"};
 
 typedef struct {
     int row, scheme, threads, extreme;
@@ -74,12 +74,21 @@ static void expect_int8(const shape *s, const float *x, const float *w, const fl
     free(w_scale);
 }
 
+/* To the eight digits of a bfloat16, half to even. */
+static float rounded(const shape *s, float x) {
+    int exponent;
+    if (s->scheme != DLLM_BF16)
+        return x;
+    float digits = frexpf(x, &exponent);
+    return ldexpf(nearbyintf(ldexpf(digits, 8)), exponent - 8);
+}
+
 static void expect_f32(const shape *s, const float *x, const float *w, const float *bias, double *y) {
     for (int64_t r = 0; r < s->rows; r++)
         for (int64_t o = 0; o < s->n; o++) {
             y[r * s->n + o] = bias[o];
             for (int64_t i = 0; i < s->k; i++)
-                y[r * s->n + o] += (double)x[r * s->k + i] * w[o * s->k + i];
+                y[r * s->n + o] += (double)rounded(s, x[r * s->k + i]) * rounded(s, w[o * s->k + i]);
         }
 }
 
@@ -153,14 +162,36 @@ static void check_outputs(const shape *s, const dllm_linear *l, const float *x, 
     release(scratch, bytes, "scratch");
 }
 
+/* What CPUs run that lack the instructions of the row's own kernel. */
+static void check_fallback(const shape *s, const dllm_linear *l, const float *x, const double *want) {
+    const dllm_gemm *own = dllm_get_row(s->row)->gemm[s->scheme], *g = own->fallback;
+    if (!g)
+        return;
+    CHECK(g->nr == own->nr && g->kr == own->kr && g->b_bits == own->b_bits, "another layout");
+    dllm_packed p;
+    int64_t count = s->rows * s->n, bytes = dllm_packed_plan_for(&p, g, l, s->threads, s->rows, NULL);
+    float *y = exact(count * 4);
+    void *scratch = exact(bytes);
+    dllm_input input = {.kind = DLLM_PLAIN, .x = x};
+    dllm_packed_plan_for(&p, g, l, s->threads, s->rows, scratch);
+    dllm_packed_fill(&p, &input);
+    dllm_packed_gemm(&p, y, NULL, NULL);
+    for (int64_t i = 0; i < count; i++)
+        CHECK(fabs(y[i] - want[i]) <= 2e-6 * (double)(s->k + 8) * (s->extreme ? 20 : 1),
+              "%s k=%d rows=%d: y[%d] is %g, not %g", dllm_last_kernel(), (int)s->k, (int)s->rows, (int)i,
+              y[i], want[i]);
+    FREE_FLOATS(y, count);
+    release(scratch, bytes, "scratch");
+}
+
 static void check_unpack(const shape *s, const dllm_linear *l, const float *w) {
     int64_t groups = dllm_groups(l), size = group_size(s);
     float *values = exact(s->n * s->k * 4), *scales = exact(s->n * groups * 4);
     int8_t *codes = exact(s->n * s->k), *want = malloc((size_t)s->k);
     CHECK(dllm_unpack(l, codes, scales, values) == DLLM_OK, "status");
-    if (s->scheme == DLLM_F32)
-        CHECK(!memcmp(values, w, (size_t)(s->n * s->k * 4)), "unpacked values");
-    for (int64_t o = 0; s->scheme != DLLM_F32 && o < s->n; o++)
+    for (int64_t i = 0; !dllm_has_codes(l) && i < s->n * s->k; i++)
+        CHECK(values[i] == rounded(s, w[i]), "unpacked values");
+    for (int64_t o = 0; dllm_has_codes(l) && o < s->n; o++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = o * s->k + g * size, width = g * size + size < s->k ? size : s->k - g * size;
             float scale;
@@ -187,7 +218,7 @@ static void check_shape(const shape *s) {
         }
     double *y = malloc((size_t)count * sizeof *y);
     dllm_linear l = new_linear(s, w, bias);
-    if (s->scheme == DLLM_F32) {
+    if (!dllm_has_codes(&l)) {
         expect_f32(s, x, w, bias, y);
     } else {
         int32_t *acc = malloc((size_t)(groups * count) * sizeof *acc);
@@ -198,6 +229,7 @@ static void check_shape(const shape *s) {
         free(acc), free(codes), free(scale);
     }
     check_outputs(s, &l, x, y);
+    check_fallback(s, &l, x, y);
     check_unpack(s, &l, w);
     FREE_FLOATS(x, s->rows * s->k);
     FREE_FLOATS(w, s->n * s->k);

@@ -32,10 +32,14 @@ static void test_panels(int row, int scheme) {
     w.scale = exact(scales);
     CHECK(dllm_pack(1, &w, rows, 0, N) == DLLM_OK, "pack");
     int64_t steps = (K + p.depth - 1) / p.depth;
-    int64_t at =
-        ((out / p.columns * steps + in / p.depth) * p.columns + out % p.columns) * p.depth + in % p.depth;
+    int64_t first = ((out / p.columns * steps + in / p.depth) * p.columns + out % p.columns) * p.depth;
+    int64_t at = first + in % p.depth, half = p.depth / 2;
     if (scheme == DLLM_F32)
         CHECK(((float *)w.weight)[at] == 1, "float32 at %ld", (long)at);
+    else if (scheme == DLLM_BF16)
+        CHECK(((uint16_t *)w.weight)[at] == 0x3f80, "bfloat16 at %ld", (long)at);
+    else if (scheme == DLLM_QB4W) /* code -8 in its half of a byte, 0 in the other, each plus 8 */
+        CHECK(weight[first / 2 + in % half] == (in % p.depth < half ? 0x80 : 0x08), "codes at %ld", (long)at);
     else
         CHECK(weight[at] == 127 + p.zero_point, "code %d at %ld", weight[at], (long)at);
     release(weight, bytes, "the weight");
@@ -47,7 +51,7 @@ int main(void) {
         if (!dllm_row_supported(row))
             continue;
         test_limits(row);
-        for (int scheme = DLLM_F32; scheme <= DLLM_QB8W; scheme++)
+        for (int scheme = DLLM_F32; scheme < DLLM_SCHEMES; scheme++)
             test_panels(row, scheme);
         printf("peak: %s\n", dllm_row_name(row));
     }

@@ -45,16 +45,8 @@ static int has_avxvnni(void) {
     return has_avx2() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 #else
-/* Leaf 7, subleaf 1, EAX bit 4: by hand and asked once, as f16c. */
 static int has_avxvnni(void) {
-    static atomic_int known;
-    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
-        unsigned a = 0, b, c, d;
-        int answer = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
-                     __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
-        atomic_store_explicit(&known, 1 + answer, memory_order_relaxed);
-    }
-    return has_avx2() && atomic_load_explicit(&known, memory_order_relaxed) == 2;
+    return has_avx2() && dllm_has_cpuid_7_1(DLLM_AVXVNNI_BIT);
 }
 #endif
 #endif
@@ -75,48 +67,55 @@ static const dllm_row rows[] = {
     {.name = "avx512vnni",
      .supported = has_avx512vnni,
      .gemm = {&dllm_f32_gemm_14x32c1__avx512vnni, &dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
-              &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, &dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni},
+              &dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, &dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni,
+              &dllm_bf16_f32_gemm_14x32c2__avx512vnni},
      .ops = &avx512vnni_ops},
 #endif
 #ifdef DLLM_HAVE_AVXVNNI
     {.name = "avxvnni",
      .supported = has_avxvnni,
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni,
-              &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, &dllm_qd8_f32_qb4w_gemm_6x16c8__avxvnni},
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, &dllm_qd8_f32_qb4w_gemm_6x16c8__avxvnni,
+              &dllm_bf16_f32_gemm_6x16c2__avx2},
      .ops = &avx2_ops},
 #endif
 #ifdef DLLM_HAVE_AVX2
     {.name = "avx2",
      .supported = has_avx2,
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
-              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2},
+              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2,
+              &dllm_bf16_f32_gemm_6x16c2__avx2},
      .ops = &avx2_ops},
 #endif
 #ifdef DLLM_HAVE_NEONI8MM
     {.name = "neoni8mm",
      .supported = dllm_has_neoni8mm,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm,
-              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_8x8c16__neoni8mm},
+              &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_8x8c16__neoni8mm,
+              &dllm_bf16_f32_gemm_4x8c1__scalar},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEONDOT
     {.name = "neondot",
      .supported = dllm_has_neondot,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot,
-              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_6x16c8__neondot},
+              &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_6x16c8__neondot,
+              &dllm_bf16_f32_gemm_4x8c1__scalar},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEON
     {.name = "neon",
      .supported = always,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
-              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x16c4__neon},
+              &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x16c4__neon,
+              &dllm_bf16_f32_gemm_4x8c1__scalar},
      .ops = &scalar_ops},
 #endif
     {.name = "scalar",
      .supported = always,
      .gemm = {&dllm_f32_gemm_4x8c1__scalar, &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
-              &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar},
+              &dllm_qd8_f32_qb8w_gemm_4x8c1__scalar, &dllm_qd8_f32_qb4w_gemm_4x8c2__scalar,
+              &dllm_bf16_f32_gemm_4x8c1__scalar},
      .ops = &scalar_ops},
 };
 

@@ -17,7 +17,8 @@
 #define DLLM_QC8W 1 /* qd8-f32-qc8w: one weight scale per output */
 #define DLLM_QB8W 2 /* qd8-f32-qb8w: one weight scale per output and group of DLLM_GROUP inputs */
 #define DLLM_QB4W 3 /* qd8-f32-qb4w: the same with codes of four bits, two in a byte */
-#define DLLM_SCHEMES 4
+#define DLLM_BF16 4 /* weights and activations rounded to bfloat16, float32 sums */
+#define DLLM_SCHEMES 5
 #define DLLM_GROUP 128
 
 #define DLLM_MAX_K 131072 /* inputs of an int8 layer: int32 sums of products of codes cannot overflow */
@@ -39,11 +40,11 @@ typedef struct {
     int32_t scheme; /* DLLM_F32, ... */
     int32_t row;    /* the row of the dispatch table whose layout this is */
     void *weight;   /* dllm_weight_bytes */
-    float *scale;   /* [panel][group][nr], dllm_scale_bytes; NULL for f32 */
+    float *scale;   /* [panel][group][nr], dllm_scale_bytes; NULL for f32 and bf16 */
     float *bias;    /* [panel][nr], zero beyond n; or NULL */
 } dllm_linear;
 
-int64_t dllm_groups(const dllm_linear *w); /* weight scales per output; 0 for f32 */
+int64_t dllm_groups(const dllm_linear *w); /* weight scales per output; 0 for f32 and bf16 */
 int64_t dllm_weight_bytes(const dllm_linear *w);
 int64_t dllm_scale_bytes(const dllm_linear *w);
 int64_t dllm_bias_bytes(const dllm_linear *w); /* whether or not there is a bias */
@@ -59,7 +60,7 @@ int dllm_panel_shape(const dllm_linear *w, dllm_panels *shape);
  * order of `first` and cover every output once; the last one fills the panel up with zeros. */
 int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int64_t count);
 
-/* Inverse of the packing: codes int8 [n, k] with scales [n, groups], or float32 [n, k] in `values`. */
+/* Inverse of the packing: codes int8 [n, k] with scales [n, groups], or for f32 and bf16 `values` [n, k]. */
 int dllm_unpack(const dllm_linear *w, int8_t *codes, float *scales, float *values);
 
 /* What a linear layer reads, row by row. */

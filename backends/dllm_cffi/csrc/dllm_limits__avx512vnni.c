@@ -17,8 +17,7 @@ DLLM_REPEAT(bf16, __attribute__((target("avx512bf16"))), __m512, __m512bh, ZERO_
             _mm512_dpbf16_ps)
 
 static int has_bf16(void) {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16");
+    return dllm_has_cpuid_7_1(DLLM_AVX512BF16_BIT);
 }
 #define BF16 {"vdpbf16ps zmm", PEAK_CHAINS * 64, bf16, has_bf16}
 #else

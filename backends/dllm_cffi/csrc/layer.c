@@ -126,7 +126,7 @@ static void project_part(const projection *j, const float *x, int64_t rows, int6
  * queries and keys is computed twice; so keys are stored before the queries overwrite it. */
 static void project(projection *j, dllm_seconds *seconds, double *since) {
     const dllm_linear *qkv = j->w->qkv;
-    int64_t nr = dllm_get_row(qkv->row)->gemm[qkv->scheme]->nr, panels = dllm_ceil_div(qkv->n, nr);
+    int64_t nr = dllm_kernel(qkv)->nr, panels = dllm_ceil_div(qkv->n, nr);
     int all = !j->x_kept && j->rows->slots;
     if (j->rows->slots) {
         project_part(j, j->x, j->rows->rows, all ? 0 : query_width(j) / nr, panels);

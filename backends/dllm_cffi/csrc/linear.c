@@ -25,20 +25,26 @@ const char *dllm_last_kernel(void) {
 /* ---- scratch ---- */
 
 int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch) {
-    const dllm_row *row = dllm_get_row(w->row);
-    const dllm_gemm *g = dllm_kernel(w);
+    return dllm_packed_plan_for(p, dllm_kernel(w), w, threads, rows, scratch);
+}
+
+int64_t dllm_packed_plan_for(dllm_packed *p, const dllm_gemm *g, const dllm_linear *w, int threads,
+                             int64_t rows, void *scratch) {
     int64_t used = 0, k = w->k;
-    *p = (dllm_packed){.w = w, .row = row, .g = g, .threads = threads, .rows = rows};
+    *p = (dllm_packed){.w = w, .row = dllm_get_row(w->row), .g = g, .threads = threads, .rows = rows};
     p->tiles = dllm_ceil_div(rows, g->mr);
     p->steps = dllm_ceil_div(k, g->kr);
     p->group = dllm_group(w);
     p->groups = dllm_ceil_div(k, p->group);
     /* One line more than k asks for: rows a power of two apart would share their cache sets. */
-    p->ld = dllm_round_up(k, CODES_ALIGN) + CODES_ALIGN;
-    if (w->scheme == DLLM_F32) {
+    p->ld = w->scheme == DLLM_F32 ? k : dllm_round_up(k, CODES_ALIGN) + CODES_ALIGN;
+    if (w->scheme == DLLM_F32)
         p->values = dllm_carve(scratch, &used, rows * k * (int64_t)sizeof(float));
-    } else {
+    else
         p->line = dllm_carve(scratch, &used, threads * k * (int64_t)sizeof(float));
+    if (w->scheme == DLLM_BF16)
+        p->halves = dllm_carve(scratch, &used, rows * p->ld * (int64_t)sizeof(uint16_t));
+    if (dllm_has_codes(w)) {
         p->codes = dllm_carve(scratch, &used, rows * p->ld);
         p->scale = dllm_carve(scratch, &used, rows * (int64_t)sizeof(float));
         p->row_start = dllm_carve(scratch, &used, rows * p->groups * (int64_t)sizeof(int32_t));
@@ -55,16 +61,35 @@ typedef struct {
     const dllm_input *in;
 } fill_job;
 
+/* The normed or activated row r, in `to`. */
+static void compute_row(const fill_job *job, int64_t r, float *to) {
+    const dllm_input *in = job->in;
+    const dllm_ops *ops = job->p->row->ops;
+    int64_t k = job->p->w->k;
+    if (in->kind == DLLM_NORMED)
+        ops->rms_norm(in->x + r * k, k, in->norm, in->eps, k, 0, 1, to, k);
+    else
+        ops->swiglu(in->x + r * 2 * k, 2 * k, k, 0, 1, to, k);
+}
+
 static void make_values(void *arg, int64_t r, int worker) {
     const fill_job *job = arg;
-    const dllm_packed *p = job->p;
-    const dllm_input *in = job->in;
-    int64_t k = p->w->k;
     (void)worker;
-    if (in->kind == DLLM_NORMED)
-        p->row->ops->rms_norm(in->x, k, in->norm, in->eps, k, r, r + 1, p->values, k);
-    else
-        p->row->ops->swiglu(in->x, 2 * k, k, r, r + 1, p->values, k);
+    compute_row(job, r, job->p->values + r * job->p->ld);
+}
+
+static void make_halves(void *arg, int64_t r, int worker) {
+    const fill_job *job = arg;
+    const dllm_packed *p = job->p;
+    int64_t k = p->w->k;
+    const float *x = job->in->x + r * k;
+    uint16_t *halves = p->halves + r * p->ld;
+    if (job->in->kind != DLLM_PLAIN) {
+        compute_row(job, r, p->line + worker * k);
+        x = p->line + worker * k;
+    }
+    p->row->ops->round_bf16(x, 0, k, halves);
+    memset(halves + k, 0, (size_t)(p->ld - k) * sizeof *halves);
 }
 
 static void make_codes(void *arg, int64_t r, int worker) {
@@ -106,12 +131,13 @@ static void interleave(void *arg, int64_t item, int worker) {
     int mr = tile_rows(p, tile, &first);
     (void)worker;
     char *a = (char *)p->a + (first * p->steps + step * mr) * g->kr * g->a_bytes;
-    if (p->w->scheme == DLLM_F32) {
-        const float *x = job->in->kind == DLLM_PLAIN ? job->in->x : p->values;
-        g->pack_a(x + first * p->w->k + step * g->kr, p->w->k, mr, steps, a);
-        return;
-    }
-    g->pack_a(p->codes + first * p->ld + step * g->kr, p->ld, mr, steps, a);
+    int64_t at = first * p->ld + step * g->kr;
+    if (p->w->scheme == DLLM_F32)
+        g->pack_a((job->in->kind == DLLM_PLAIN ? job->in->x : p->values) + at, p->ld, mr, steps, a);
+    else if (p->w->scheme == DLLM_BF16)
+        g->pack_a(p->halves + at, p->ld, mr, steps, a);
+    else
+        g->pack_a(p->codes + at, p->ld, mr, steps, a);
     if (step == 0 && g->start)
         for (int64_t i = 0; i < p->groups; i++)
             for (int r = 0; r < mr; r++)
@@ -121,8 +147,10 @@ static void interleave(void *arg, int64_t item, int worker) {
 void dllm_packed_fill(dllm_packed *p, const dllm_input *input) {
     fill_job job = {p, input};
     int threads = p->rows * p->w->k < SMALL_ROWS ? 1 : p->threads;
-    if (p->w->scheme != DLLM_F32)
+    if (dllm_has_codes(p->w))
         dllm_parallel(threads, p->rows, make_codes, &job);
+    else if (p->w->scheme == DLLM_BF16)
+        dllm_parallel(threads, p->rows, make_halves, &job);
     else if (input->kind != DLLM_PLAIN)
         dllm_parallel(threads, p->rows, make_values, &job);
     dllm_parallel(threads, p->tiles * items_per_tile(p), interleave, &job);
@@ -268,7 +296,7 @@ int dllm_linear_run(int threads, const dllm_linear *w, const dllm_input *input, 
 int dllm_accumulators(int threads, const dllm_linear *w, const float *x, int64_t rows, int8_t *codes,
                       float *scale, int32_t *acc, void *scratch) {
     dllm_packed p;
-    if (!acceptable(w, threads, rows) || w->scheme == DLLM_F32)
+    if (!acceptable(w, threads, rows) || !dllm_has_codes(w))
         return DLLM_BAD_ARGUMENT;
     dllm_input input = {.kind = DLLM_PLAIN, .x = x};
     dllm_packed_plan(&p, w, threads, rows, scratch);

@@ -14,9 +14,10 @@ typedef struct {
     int threads;
     int64_t rows, tiles;   /* rows are cut into `tiles` near-equal tiles of at most g->mr */
     int64_t group, groups; /* inputs per weight scale; at least one group */
-    int64_t steps, ld;     /* k / kr rounded up; columns of codes */
-    float *values;         /* [rows][k]: normed or activated rows in float32 (scheme f32) */
-    float *line;           /* [threads][k]: one such row at a time (int8 schemes) */
+    int64_t steps, ld;     /* k / kr rounded up; elements between rows before they are interleaved */
+    float *values;         /* [rows][ld]: normed or activated rows (f32) */
+    float *line;           /* [threads][k]: one such row at a time (other schemes) */
+    uint16_t *halves;      /* [rows][ld]: rows rounded to bfloat16 (bf16) */
     int8_t *codes;         /* [rows][ld] */
     float *scale;          /* [rows] */
     int32_t *row_start;    /* [rows][groups] */
@@ -27,6 +28,10 @@ typedef struct {
 /* Lays the arrays out from `scratch` on (64-byte aligned; NULL to measure) and returns the bytes they need.
  */
 int64_t dllm_packed_plan(dllm_packed *p, const dllm_linear *w, int threads, int64_t rows, void *scratch);
+
+/* The same for a given kernel of w's layout. */
+int64_t dllm_packed_plan_for(dllm_packed *p, const dllm_gemm *g, const dllm_linear *w, int threads,
+                             int64_t rows, void *scratch);
 
 /* Computes, quantises and interleaves the input rows. */
 void dllm_packed_fill(dllm_packed *p, const dllm_input *input);

@@ -53,6 +53,7 @@ typedef struct {
  *
  * exp            out[i] = e^x[i], begin <= i < end: the exponential that the other kernels use (for tests)
  * add            x[i] += y[i], begin <= i < end, in place
+ * round_bf16     dllm_core.quant.round_bf16 of x[i], begin <= i < end
  * rms_norm       x / sqrt(mean(x^2) + eps) * weight
  * quantise_rows  dllm_core.quant.quantise_rows: codes row-major, scale [rows]
  * quantise_rows_4bit  likewise dllm_core.quant.quantise_rows_4bit
@@ -74,6 +75,7 @@ typedef struct {
 #define DLLM_OPS(X, S)                                                                                       \
     X(S, void, exp, (const float *x, int64_t begin, int64_t end, float *out))                                \
     X(S, void, add, (float *x, const float *y, int64_t begin, int64_t end))                                  \
+    X(S, void, round_bf16, (const float *x, int64_t begin, int64_t end, uint16_t *out))                      \
     X(S, void, rms_norm,                                                                                     \
       (const float *x, int64_t x_stride, const float *weight, float eps, int64_t width, int64_t begin,       \
        int64_t end, float *out, int64_t out_stride))                                                         \

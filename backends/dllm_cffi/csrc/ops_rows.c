@@ -31,6 +31,17 @@ void DLLM_OP(add)(float *x, const float *y, int64_t begin, int64_t end) {
     }
 }
 
+/* By integers: vcvtneps2bf16 would flush denormals. Plain, because gcc makes vectors of it. */
+void DLLM_OP(round_bf16)(const float *restrict x, int64_t begin, int64_t end, uint16_t *restrict out) {
+    for (int64_t i = begin; i < end; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+        const int nan = (int32_t)(bits & 0x7fffffff) > 0x7f800000;
+        out[i] = (uint16_t)((nan ? bits | 0x400000 : rounded) >> 16);
+    }
+}
+
 static int32_t bits_of(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -9,7 +9,10 @@ const dllm_gemm *dllm_kernel(const dllm_linear *w) {
     const dllm_row *row = dllm_get_row(w->row);
     if (!row || w->scheme < 0 || w->scheme >= DLLM_SCHEMES || w->n < 1 || w->k < 1)
         return NULL;
-    return row->gemm[w->scheme];
+    const dllm_gemm *g = row->gemm[w->scheme];
+    while (g && g->supported && !g->supported())
+        g = g->fallback;
+    return g;
 }
 
 int64_t dllm_group(const dllm_linear *w) {
@@ -29,7 +32,7 @@ int64_t dllm_panel_bytes(const dllm_linear *w, const dllm_gemm *g) {
 }
 
 int64_t dllm_groups(const dllm_linear *w) {
-    return w->scheme == DLLM_F32 ? 0 : dllm_ceil_div(w->k, dllm_group(w));
+    return !dllm_has_codes(w) ? 0 : dllm_ceil_div(w->k, dllm_group(w));
 }
 
 int64_t dllm_weight_bytes(const dllm_linear *w) {
@@ -61,7 +64,7 @@ typedef struct {
     const dllm_ops *ops;
     const float *rows;
     int64_t first, last; /* outputs [first, last) are given */
-    int8_t *codes;       /* [threads][padded k] */
+    char *lines;         /* [threads][padded k] codes or bfloat16 */
 } pack_job;
 
 /* Output column c of a panel: its scales and codes, or zeros beyond n (values is NULL). */
@@ -90,11 +93,26 @@ static void pack_codes(const pack_job *job, int64_t panel, int64_t c, const floa
         }
 }
 
+static void pack_bf16(const pack_job *job, int64_t panel, int64_t c, const float *values, uint16_t *line) {
+    const dllm_gemm *g = job->g;
+    int64_t depth = padded_k(job->w, g);
+    uint16_t *to = (uint16_t *)job->w->weight + panel * depth * g->nr + c * g->kr;
+    memset(line, 0, (size_t)depth * sizeof *line);
+    if (values)
+        job->ops->round_bf16(values, 0, job->w->k, line);
+    for (int64_t at = 0; at < depth; at += g->kr, to += (int64_t)g->nr * g->kr)
+        memcpy(to, line + at, (size_t)g->kr * sizeof *line);
+}
+
 static void pack_f32(const pack_job *job, int64_t panel, int64_t c, const float *values) {
     const dllm_gemm *g = job->g;
     float *to = (float *)job->w->weight + panel * job->w->k * g->nr + c;
     for (int64_t at = 0; at < job->w->k; at++)
         to[at * g->nr] = values ? values[at] : 0.0f;
+}
+
+static int64_t line_bytes(const dllm_linear *w, const dllm_gemm *g) {
+    return dllm_round_up(padded_k(w, g) * (int64_t)sizeof(uint16_t), 64);
 }
 
 static void pack_panel(void *arg, int64_t item, int worker) {
@@ -106,10 +124,13 @@ static void pack_panel(void *arg, int64_t item, int worker) {
     to = to < panel * nr + nr ? to : panel * nr + nr;
     for (int64_t out = from; out < to; out++) {
         const float *values = out < job->last ? job->rows + (out - job->first) * w->k : NULL;
+        char *line = job->lines + worker * line_bytes(w, job->g);
         if (w->scheme == DLLM_F32)
             pack_f32(job, panel, out - panel * nr, values);
+        else if (w->scheme == DLLM_BF16)
+            pack_bf16(job, panel, out - panel * nr, values, (uint16_t *)line);
         else
-            pack_codes(job, panel, out - panel * nr, values, job->codes + worker * padded_k(w, job->g));
+            pack_codes(job, panel, out - panel * nr, values, (int8_t *)line);
     }
 }
 
@@ -117,13 +138,13 @@ int dllm_pack(int threads, dllm_linear *w, const float *rows, int64_t first, int
     const dllm_gemm *g = dllm_kernel(w);
     if (!g || threads < 1 || threads > DLLM_MAX_THREADS || first < 0 || count < 1 || first + count > w->n)
         return DLLM_BAD_ARGUMENT;
-    int8_t *codes = malloc((size_t)(threads * padded_k(w, g)));
-    if (!codes)
+    char *lines = malloc((size_t)(threads * line_bytes(w, g)));
+    if (!lines)
         return DLLM_NO_MEMORY;
-    pack_job job = {w, g, dllm_get_row(w->row)->ops, rows, first, first + count, codes};
+    pack_job job = {w, g, dllm_get_row(w->row)->ops, rows, first, first + count, lines};
     int64_t panels = (first + count - 1) / g->nr - first / g->nr + 1;
     dllm_parallel(threads, panels, pack_panel, &job);
-    free(codes);
+    free(lines);
     return DLLM_OK;
 }
 
@@ -147,8 +168,11 @@ int dllm_unpack(const dllm_linear *w, int8_t *codes, float *scales, float *value
         for (int64_t i = 0; i < groups; i++)
             scales[out * groups + i] = w->scale[(panel * groups + i) * g->nr + c];
         for (int64_t k = 0; k < w->k; k++) {
+            int64_t i = (k / g->kr * g->nr + c) * g->kr + k % g->kr;
             if (w->scheme == DLLM_F32)
-                values[out * w->k + k] = ((const float *)at)[(k / g->kr * g->nr + c) * g->kr + k % g->kr];
+                values[out * w->k + k] = ((const float *)at)[i];
+            else if (w->scheme == DLLM_BF16)
+                values[out * w->k + k] = dllm_widen(((const uint16_t *)at)[i]);
             else
                 codes[out * w->k + k] = code_at(g, at, c, k);
         }

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "dllm.h"
 #include "ops.h"
@@ -14,14 +15,15 @@
  *   b  one panel of weights:          [k_steps][nr][kr]
  *   c  the mr x cols outputs:         c[i * ldc + j]
  *
- * f32 kernels read a, b, bias and residual. In kernels of codes the integer sum of group g and row i starts
- * at a_start[g * mr + i], and out = (sum over g of sum * b_scale[g * nr + j]) * a_scale[i] + bias + residual.
+ * f32 and bf16 kernels read a, b, bias and residual. In kernels of codes the integer sum of group g and row i
+ * starts at a_start[g * mr + i], and out = (sum over g of sum * b_scale[g * nr + j]) * a_scale[i] + bias +
+ * residual.
  */
 typedef struct {
     const void *a, *b;
     int64_t k_steps, group_steps; /* steps of kr inputs: all, and per weight scale */
     const int32_t *a_start;       /* [groups][mr]; unused where `start` is NULL */
-    const float *a_scale;         /* [mr]; NULL for f32 */
+    const float *a_scale;         /* [mr]; NULL for f32 and bf16 */
     const float *b_scale;         /* [groups][nr] */
     const float *bias;            /* [nr] or NULL */
     const float *residual;        /* like c, or NULL */
@@ -36,11 +38,14 @@ typedef struct {
 } dllm_tile;
 
 /* A GEMM kernel and its packed layout. */
-typedef struct {
+typedef struct dllm_gemm {
     int mr, nr, kr;
-    int a_bytes, b_bits; /* of one packed activation, of one packed weight */
-    int zero_point;      /* added to stored codes: 128 where int8 is stored unsigned; 8 for int4; else 0 */
-    /* Interleaves `steps` steps of mr rows, which lie `ld` elements apart, into a: [steps][mr][kr]. */
+    int a_bytes, b_bits;    /* of one packed activation, of one packed weight */
+    int zero_point;         /* added to stored codes: 128 where int8 is stored unsigned; 8 for int4; else 0 */
+    int (*supported)(void); /* whether this CPU has what the row alone does not promise; or NULL */
+    const struct dllm_gemm *fallback; /* what runs otherwise, on the same packed weights */
+    /* Interleaves `steps` steps of mr rows, which lie `ld` elements apart, into a: [steps][mr][kr]. Elements
+     * are floats, bfloat16 (its bits as uint16) or codes. */
     void (*pack_a)(const void *rows, int64_t ld, int mr, int64_t steps, void *a);
     /* start[g] = -zero_point * sum of the codes of group g; codes are zero up to a multiple of 64 past k.
      * NULL where the kernel needs none. */
@@ -74,6 +79,8 @@ int64_t dllm_panel_bytes(const dllm_linear *w, const dllm_gemm *g);
 void dllm_attend(const dllm_ops *ops, int threads, const dllm_attention *a, void *scratch);
 
 /* The kernel descriptions, one per kernel file. */
+extern const dllm_gemm dllm_bf16_f32_gemm_4x8c1__scalar, dllm_bf16_f32_gemm_6x16c2__avx2,
+    dllm_bf16_f32_gemm_14x32c2__avx512vnni, dllm_bf16_f32_gemm_14x32c2_fma__avx512vnni;
 extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
     dllm_qd8_f32_qb4w_gemm_4x8c2__scalar;
 extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
@@ -85,6 +92,11 @@ extern const dllm_gemm dllm_f32_gemm_6x16c1__neon, dllm_qd8_f32_qb8w_gemm_4x16c2
     dllm_qd8_f32_qb4w_gemm_4x16c4__neon;
 extern const dllm_gemm dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, dllm_qd8_f32_qb4w_gemm_6x16c8__neondot;
 extern const dllm_gemm dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, dllm_qd8_f32_qb4w_gemm_8x8c16__neoni8mm;
+
+/* Whether cpuid leaf 7, subleaf 1 has this bit of EAX set (cpu_x86.c). That the system saves the registers is
+ * for the row to know. */
+int dllm_has_cpuid_7_1(int bit);
+enum { DLLM_AVXVNNI_BIT = 4, DLLM_AVX512BF16_BIT = 5 };
 
 /* What the CPU has beyond NEON (cpu_arm.c). */
 int dllm_has_neondot(void);
@@ -108,7 +120,20 @@ int dllm_has_neoni8mm(void);
 
 enum {
     DLLM_F32_CHUNK = 256
-}; /* products that a float32 kernel adds up before it adds the sum to the total */
+}; /* products that a kernel of float32 sums adds up before it adds their sum to the total */
+
+/* Whether weights and activations are integers with scales. */
+static inline int dllm_has_codes(const dllm_linear *w) {
+    return w->scheme != DLLM_F32 && w->scheme != DLLM_BF16;
+}
+
+/* The float32 that a bfloat16 is the upper half of. */
+static inline float dllm_widen(uint16_t upper) {
+    const uint32_t bits = (uint32_t)upper << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 static inline int64_t dllm_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
