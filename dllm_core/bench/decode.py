@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..api import Engine
-from .limits import Limits, kind_of
+from .limits import Limits
 from .samples import Measured
 from .step import Recorded, Work, validate_layers, who
 
@@ -31,12 +31,12 @@ def bench_decode(
     given: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
     answers: dict[str, list[Any]] = {name: [] for name in strategies}
     work = {name: Work(model, source.shapes) for name in strategies}
-    measured = {name: Measured(kind_of(model.scheme)) for name in strategies}
+    measured = {name: Measured(limits.kind_of(model.scheme)) for name in strategies}
     for name in strategies:
         engine.generate(prompt, strategy=name, **given)
     for _ in range(repeats):
         for name in strategies:
-            limit = limits.sample(kind_of(model.scheme))
+            limit = limits.sample(limits.kind_of(model.scheme))
             with work[name].counting():
                 answer = engine.generate(prompt, strategy=name, **given)
             answers[name].append(answer)

@@ -13,7 +13,7 @@ from ..errors import DllmError
 from ..packing import Packed, aligned, packs
 from ..testing.case import compare
 from ..testing.linear_case import LinearCase
-from .limits import Limits, kind_of, l3_bytes
+from .limits import Limits, l3_bytes
 from .random_folder import random_matrix
 from .samples import Measured, timed
 
@@ -62,11 +62,11 @@ def _one_shape(
     handles = copies(backend, scheme, n, k, warm)
     x = np.random.default_rng(0).standard_normal((max(rows), k), np.float32)
     out = np.empty((max(rows), n), np.float32)
-    measured = {count: Measured(kind_of(scheme)) for count in rows}
+    measured = {count: Measured(limits.kind_of(scheme)) for count in rows}
     turn = 0
     for _ in range(repeats):
         for count in rows:
-            limit = limits.sample(kind_of(scheme))
+            limit = limits.sample(limits.kind_of(scheme))
             seconds: list[float] = []
             while len(seconds) < 2 or sum(seconds) < ROUND_S:
                 call = partial(backend.linear, x[:count], handles[turn % len(handles)], out[:count])

@@ -46,6 +46,14 @@ class Limits:
         self.buffer = aligned((max(BUFFER, 4 * l3_bytes()),), np.uint8)
         self.buffer.fill(1)  # untouched pages are all the same one
 
+    def kind_of(self, scheme: str) -> str:
+        """The kind of operation that a scheme's linear layers are made of on this instruction set.
+
+        Where it multiplies no bfloat16, kernels widen it to float32.
+        """
+        kind = kind_of(scheme)
+        return "f32" if kind == "bf16" and kind not in self.instructions else kind
+
     def sample(self, *kinds: str) -> dict[str, float]:
         """Measure these kinds of operation, and reading ("read"), once each: operations and bytes a second."""
         if self.native is None:

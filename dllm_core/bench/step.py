@@ -14,7 +14,7 @@ from ..errors import DllmError, UsageError
 from ..models.base import Shaped, Tensors, projection
 from ..testing.case import compare
 from ..testing.cases import CASES
-from .limits import Limits, kind_of
+from .limits import Limits
 from .samples import Measured, timed
 
 
@@ -124,7 +124,7 @@ def bench_step(
     step = _step(model, rows, head_rows, cached)
     first, resident = timed(step), peak_rss_bytes()
     limits = Limits(backend.threads, backend.isa)
-    measured, splits, layers, operations = Measured(kind_of(model.scheme)), [], [], 0
+    measured, splits, layers, operations = Measured(limits.kind_of(model.scheme)), [], [], 0
     for _ in range(repeats):
         limit = limits.sample(measured.kind)
         backend.clock.seconds.clear()

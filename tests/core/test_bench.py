@@ -223,4 +223,10 @@ def test_statistics():
     bare = Measured("f32")
     bare.add({}, [1.0])
     assert (bare.report(1, 1)["share_of_peak"], bare.report(0, 1)["gops"], bare.report(1, 1)["peak"]) == (None,) * 3
-    assert [kind_of(s) for s in ("f32", "qd8-f32-qb8w", "bf16")] == ["f32", "int8", "bf16"]
+    assert [kind_of(s) for s in ("f32", "qd8-f32-qb4w", "bf16")] == ["f32", "int8", "bf16"]
+
+
+def test_bfloat16_is_measured_by_what_multiplies_it():
+    narrow, best = Limits(1, "avx2"), Limits(1)
+    assert [narrow.kind_of(s) for s in ("f32", "qd8-f32-qb4w", "bf16")] == ["f32", "int8", "f32"]
+    assert best.kind_of("bf16") == ("bf16" if "bf16" in best.instructions else "f32")
