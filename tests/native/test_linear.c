@@ -92,14 +92,15 @@ static void expect_f32(const shape *s, const float *x, const float *w, const flo
         }
 }
 
-/* Rows that bring int8 instructions alone share the float32 kernel of the row that they extend. */
+/* Rows that bring integer instructions alone share the other kernels of the row that they extend. */
 static const char *isa_of(const shape *s) {
     const char *name = dllm_row_name(s->row);
+    int floats = s->scheme == DLLM_F32 || s->scheme == DLLM_BF16;
     if (s->scheme == DLLM_QC8W || s->scheme == DLLM_QB8W)
         return name;
     if (!strncmp(name, "neon", 4))
-        return s->scheme == DLLM_F32 ? "neon" : name;
-    return s->scheme == DLLM_F32 && !strcmp(name, "avxvnni") ? "avx2" : name;
+        return !floats ? name : s->scheme == DLLM_F32 ? "neon" : "scalar";
+    return floats && !strcmp(name, "avxvnni") ? "avx2" : name;
 }
 
 static dllm_linear new_linear(const shape *s, const float *w, const float *bias) {
