@@ -13,13 +13,26 @@ import numpy.typing as npt
 from dllm_numpy.backend import NumpyBackend
 
 from dllm_core import quant
-from dllm_core.backend import F32, I64, Handle, LayerWeights, Rows, Scores, select_rows
+from dllm_core.backend import F32, I64, Handle, KVLayer, LayerWeights, Rows, Scores, select_rows
 from dllm_core.errors import UnsupportedError
 from dllm_core.packing import Layout, Packed, lines
 from dllm_core.tensors import Tensor
 
 from ._native import ffi, lib
-from .marshal import CLayer, CRows, aligned, call, checked, floats, in_place, longs, new_scores, output, pointer
+from .marshal import (
+    CLayer,
+    CRows,
+    aligned,
+    call,
+    checked,
+    floats,
+    in_place,
+    kv_store,
+    longs,
+    new_scores,
+    output,
+    pointer,
+)
 from .rows import all_rows, choose_row, supported_rows
 
 SCHEME_CODES = {
@@ -258,22 +271,28 @@ class CffiBackend(NumpyBackend):
         if keep is not None:
             keep = np.ascontiguousarray(keep, np.int64)
             queries, kept = CRows.of(select_rows(rows, keep)), longs(keep)
-        self._check_reach(every, layer.positions, kv)
+        store = kv_store(kv, layer.struct.kv_heads, layer.struct.head_dim)
+        self._check_reach(every, layer.positions, min(len(kv.k), len(kv.v)))
         out = np.empty((len(queries.rows), x.shape[1]), np.float32)
         scratch = self._scratch(lib.dllm_layer_scratch(layer.struct, self.threads, len(rows)))
         seconds = ffi.new("dllm_seconds *")
-        at = (kept, floats(x), floats(kv.k), floats(kv.v), floats(out), scratch, seconds)
+        at = (kept, floats(x), store, floats(out), scratch, seconds)
         call(lib.dllm_layer_run(self.threads, layer.struct, every.struct, queries.struct, *at))
         for kind in ("gemm", "attention", "other"):
             self.clock.add(kind, getattr(seconds, kind))
         return out
 
+    def allocate_kv(self, layers: int, slots: int, kv_heads: int, head_dim: int) -> list[Any]:
+        """Stores [slots, G, D] whose heads lie in one piece each: attention reads them as streams."""
+        stores = [np.zeros((2, kv_heads, slots, head_dim), np.float32) for _ in range(layers)]
+        return [KVLayer(*store.transpose(0, 2, 1, 3)) for store in stores]
+
     @staticmethod
-    def _check_reach(rows: CRows, positions: int, kv: Any) -> None:
+    def _check_reach(rows: CRows, positions: int, slots: int) -> None:
         """ValueError if `rows` address more than the rotary tables or the key/value store hold."""
-        if rows.positions > positions or rows.slots > min(len(in_place(kv.k, "k")), len(in_place(kv.v, "v"))):
+        if rows.positions > positions or rows.slots > slots:
             raise ValueError(
-                f"rows reach position {rows.positions} of {positions} and key/value slot {rows.slots} of {len(kv.k)}"
+                f"rows reach position {rows.positions} of {positions} and key/value slot {rows.slots} of {slots}"
             )
 
     # ---- what lives from call to call ----

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dllm_core.backend import F32, LayerWeights, Rows, Scores
+from dllm_core.backend import F32, KVLayer, LayerWeights, Rows, Scores
 
 from ._native import ffi, lib
 
@@ -54,6 +54,16 @@ def in_place(array: npt.NDArray[Any], name: str) -> F32:
             f"{name} must be writeable C-contiguous float32, got {array.dtype} with strides {array.strides}"
         )
     return array
+
+
+def kv_store(kv: KVLayer, heads: int, head_dim: int) -> Any:
+    """Keys and values [slots, G, D] for C, in any order of slots and heads; ValueError unless C can write to both."""
+    for name, store in (("k", kv.k), ("v", kv.v)):
+        if store.dtype != np.float32 or not store.flags.writeable or store.shape[1:] != (heads, head_dim):
+            raise ValueError(f"{name} must be writeable float32 [slots, {heads}, {head_dim}], got {store.shape}")
+        if store.strides != kv.k.strides or store.strides[2] != 4:
+            raise ValueError(f"k and v must have equal strides and whole heads, got {kv.k.strides} and {store.strides}")
+    return ffi.new("dllm_kv *", [floats(kv.k), floats(kv.v), kv.k.strides[0] // 4, kv.k.strides[1] // 4])
 
 
 def output(out: F32 | None, shape: tuple[int, ...]) -> F32:

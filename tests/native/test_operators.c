@@ -211,7 +211,16 @@ static void expect_layer(int threads, const dllm_layer *w, const dllm_rows *rows
     FREE_FLOATS(gate_up, ROWS * 2 * M);
 }
 
-static void test_layer(int threads, int scheme) {
+/* [SLOTS][G][HD] -> [G][SLOTS][HD] */
+static void heads_apart(float *store) {
+    float copy[SLOTS * G * HD];
+    memcpy(copy, store, sizeof copy);
+    for (int slot = 0; slot < SLOTS; slot++)
+        for (int g = 0; g < G; g++)
+            memcpy(store + (g * SLOTS + slot) * HD, copy + (slot * G + g) * HD, HD * sizeof *store);
+}
+
+static void test_layer(int threads, int scheme, int apart) {
     float *norms = uniforms(2 * D), *cos = uniforms(20 * HD / 2), *sin = uniforms(20 * HD / 2),
           *x = uniforms(ROWS * D);
     float *k = uniforms(SLOTS * G * HD), *v = uniforms(SLOTS * G * HD);
@@ -228,13 +237,17 @@ static void test_layer(int threads, int scheme) {
     const int64_t q_offsets[] = {0, 6, 11}, kv_offsets[] = {0, 8, 14};
     dllm_rows rows = {ROWS, 2, positions, slots, q_offsets, kv_offsets, NULL};
     expect_layer(threads, &w, &rows, x, want_k, want_v, want);
+    dllm_kv kv = {k, v, G * HD, HD};
+    if (apart) {
+        heads_apart(k), heads_apart(v), heads_apart(want_k), heads_apart(want_v);
+        kv = (dllm_kv){k, v, HD, SLOTS * HD};
+    }
 
     int64_t bytes = dllm_layer_scratch(&w, threads, ROWS);
     void *scratch = exact(bytes);
     float *y = exact(ROWS * D * 4);
     dllm_seconds seconds = {0};
-    CHECK(dllm_layer_run(threads, &w, &rows, &rows, NULL, x, k, v, y, scratch, &seconds) == DLLM_OK,
-          "status");
+    CHECK(dllm_layer_run(threads, &w, &rows, &rows, NULL, x, &kv, y, scratch, &seconds) == DLLM_OK, "status");
     CHECK(!memcmp(y, want, ROWS * D * 4), "%s: layer differs from its steps", dllm_row_name(current));
     CHECK(!memcmp(k, want_k, SLOTS * G * HD * 4) && !memcmp(v, want_v, SLOTS * G * HD * 4),
           "keys and values");
@@ -244,7 +257,7 @@ static void test_layer(int threads, int scheme) {
     const int64_t keep[] = {0, 4, 5, 10}, kept_positions[] = {0, 19, 3, 4}, kept_offsets[] = {0, 3, 4};
     dllm_rows queries = {4, 2, kept_positions, NULL, kept_offsets, kv_offsets, NULL};
     y = exact(4 * D * 4);
-    CHECK(dllm_layer_run(threads, &w, &rows, &queries, keep, x, k, v, y, scratch, &seconds) == DLLM_OK,
+    CHECK(dllm_layer_run(threads, &w, &rows, &queries, keep, x, &kv, y, scratch, &seconds) == DLLM_OK,
           "status");
     for (int i = 0; i < 4; i++)
         CHECK(!memcmp(y + i * D, want + keep[i] * D, D * 4), "%s: kept row %d differs",
@@ -253,8 +266,7 @@ static void test_layer(int threads, int scheme) {
 
     rows.slots = NULL; /* queries alone: keys and values are as they were */
     y = exact(ROWS * D * 4);
-    CHECK(dllm_layer_run(threads, &w, &rows, &rows, NULL, x, k, v, y, scratch, &seconds) == DLLM_OK,
-          "status");
+    CHECK(dllm_layer_run(threads, &w, &rows, &rows, NULL, x, &kv, y, scratch, &seconds) == DLLM_OK, "status");
     CHECK(!memcmp(y, want, ROWS * D * 4), "%s: queries alone differ", dllm_row_name(current));
     CHECK(!memcmp(k, want_k, SLOTS * G * HD * 4) && !memcmp(v, want_v, SLOTS * G * HD * 4),
           "keys and values");
@@ -287,7 +299,8 @@ int main(void) {
                 test_scores(threads, scheme, 1, 2);
                 test_scores(threads, scheme, 1111, 5);
                 test_scores(threads, scheme, 2500, 1);
-                test_layer(threads, scheme);
+                for (int apart = 0; apart < 2; apart++)
+                    test_layer(threads, scheme, apart);
             }
         }
         printf("operators: %s\n", dllm_row_name(current));

@@ -141,13 +141,21 @@ typedef struct {
     double gemm, attention, other;
 } dllm_seconds;
 
+/* Keys and values of one layer: head_dim floats of slot s and head g at s * slot_stride + g * head_stride.
+ * Heads that lie one after the other are read as two streams, which is what attention to many slots is
+ * limited by. */
+typedef struct {
+    float *k, *v;
+    int64_t slot_stride, head_stride;
+} dllm_kv;
+
 int64_t dllm_layer_scratch(const dllm_layer *w, int threads, int64_t rows);
 
-/* y = layer(x), x [rows, d]. Keys and values [slots, kv_heads, head_dim] are stored where rows->slots is set.
+/* y = layer(x), x [rows, d]. Keys and values are stored where rows->slots is set.
  * `queries` are the rows that attend and are returned, y [queries->rows, d]: `rows` itself, or the rows
  * keep[queries->rows] of it. y and x do not overlap. */
 int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
-                   const int64_t *keep, const float *x, float *k, float *v, float *y, void *scratch,
+                   const int64_t *keep, const float *x, const dllm_kv *kv, float *y, void *scratch,
                    dllm_seconds *seconds);
 
 /* ---- the machine's limits, see dllm_core/bench ---- */

@@ -82,7 +82,8 @@ typedef struct {
     const dllm_ops *ops;
     const dllm_rows *rows, *queries;
     const float *x, *x_kept;
-    float *qkv, *k, *v;
+    const dllm_kv *kv;
+    float *qkv;
     void *packed;
 } projection;
 
@@ -97,7 +98,8 @@ static void store_row(void *arg, int64_t r, int worker) {
     float *k = j->qkv + query_width(j), *v = k + w->kv_heads * w->head_dim;
     (void)worker;
     j->ops->rope(k, w->qkv->n, w->kv_heads, w->head_dim, w->cos, w->sin, j->rows->positions, r, r + 1);
-    j->ops->kv_store(k, v, w->qkv->n, w->kv_heads * w->head_dim, j->rows->slots, r, r + 1, j->k, j->v);
+    j->ops->kv_store(k, v, w->qkv->n, w->kv_heads, w->head_dim, j->rows->slots, r, r + 1, j->kv->k, j->kv->v,
+                     j->kv->slot_stride, j->kv->head_stride);
 }
 
 static void rotate_query(void *arg, int64_t r, int worker) {
@@ -143,7 +145,7 @@ static void project(projection *j, dllm_seconds *seconds, double *since) {
 }
 
 int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
-                   const int64_t *keep, const float *x, float *k, float *v, float *y, void *scratch,
+                   const int64_t *keep, const float *x, const dllm_kv *kv, float *y, void *scratch,
                    dllm_seconds *seconds) {
     layer_scratch s;
     double since;
@@ -162,16 +164,17 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
                       .x = x,
                       .x_kept = keep ? y : NULL,
                       .qkv = s.qkv,
-                      .k = k,
-                      .v = v,
+                      .kv = kv,
                       .packed = s.packed};
     project(&job, seconds, &since);
 
     int64_t heads = w->heads * w->head_dim;
     dllm_attention a = {.q = s.qkv,
                         .q_stride = w->qkv->n,
-                        .k = k,
-                        .v = v,
+                        .k = kv->k,
+                        .v = kv->v,
+                        .slot_stride = kv->slot_stride,
+                        .head_stride = kv->head_stride,
                         .out = s.attended,
                         .out_stride = heads,
                         .q_offsets = queries->q_offsets,

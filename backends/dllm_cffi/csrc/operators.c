@@ -141,6 +141,8 @@ int dllm_attention_run(int row, int threads, const float *q, const float *k, con
                         .q_stride = width,
                         .k = k,
                         .v = v,
+                        .slot_stride = kv_heads * head_dim,
+                        .head_stride = head_dim,
                         .out = y,
                         .out_stride = width,
                         .q_offsets = rows->q_offsets,

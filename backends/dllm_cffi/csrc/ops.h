@@ -26,9 +26,10 @@ enum { DLLM_STORED_F32 = 0, DLLM_STORED_BF16 = 1, DLLM_STORED_F16 = 2 };
 typedef struct {
     const float *q; /* [R, H, D], rows q_stride apart: may be the query part of a fused qkv buffer */
     int64_t q_stride;
-    const float *k; /* [slots, G, D] */
-    const float *v; /* [slots, G, D] */
-    float *out;     /* [R, H, D], rows out_stride apart */
+    const float *k; /* D floats of slot s and head g at s * slot_stride + g * head_stride */
+    const float *v; /* likewise */
+    int64_t slot_stride, head_stride;
+    float *out; /* [R, H, D], rows out_stride apart */
     int64_t out_stride;
     const int64_t *q_offsets;  /* [S + 1] rows of each sequence */
     const int64_t *kv_offsets; /* [S + 1] slots of each sequence; a row that sees none gives zeros */
@@ -60,8 +61,9 @@ typedef struct {
  * *_quantise     exactly the plain operator followed by quantise_rows; scratch: `width` floats
  * swiglu         gate_up [rows, 2 width] -> silu(first half) * second half [rows, width]
  * rope           in place, heads of head_dim; cos and sin [positions, head_dim / 2]
- * kv_store       row i of k and v (rows `stride` apart, `width` = G D long) to slot slots[i] of the stores
- * embed          row ids[i] of table [V, width], stored as DLLM_STORED_*, to out [rows, width]; any alignment
+ * kv_store       row i of k and v, [heads, head_dim] and `stride` apart, to slot slots[i] of the stores,
+ * whose strides are those of dllm_attention embed          row ids[i] of table [V, width], stored as
+ * DLLM_STORED_*, to out [rows, width]; any alignment
  *
  * attention_items    number of work items; they write disjoint parts of `out`
  * attention_scratch  bytes of scratch that one thread needs
@@ -98,8 +100,9 @@ typedef struct {
       (float *x, int64_t stride, int64_t heads, int64_t head_dim, const float *cos, const float *sin,        \
        const int64_t *positions, int64_t begin, int64_t end))                                                \
     X(S, void, kv_store,                                                                                     \
-      (const float *k, const float *v, int64_t stride, int64_t width, const int64_t *slots, int64_t begin,   \
-       int64_t end, float *k_store, float *v_store))                                                         \
+      (const float *k, const float *v, int64_t stride, int64_t heads, int64_t head_dim,                      \
+       const int64_t *slots, int64_t begin, int64_t end, float *k_store, float *v_store,                     \
+       int64_t slot_stride, int64_t head_stride))                                                            \
     X(S, void, embed,                                                                                        \
       (const void *table, int stored, int64_t width, const int64_t *ids, int64_t begin, int64_t end,         \
        float *out))                                                                                          \

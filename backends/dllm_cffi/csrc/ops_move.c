@@ -27,12 +27,17 @@ void DLLM_OP(rope)(float *x, int64_t stride, int64_t heads, int64_t head_dim, co
     }
 }
 
-void DLLM_OP(kv_store)(const float *k, const float *v, int64_t stride, int64_t width, const int64_t *slots,
-                       int64_t begin, int64_t end, float *k_store, float *v_store) {
-    const size_t bytes = (size_t)width * sizeof *k;
+void DLLM_OP(kv_store)(const float *k, const float *v, int64_t stride, int64_t heads, int64_t head_dim,
+                       const int64_t *slots, int64_t begin, int64_t end, float *k_store, float *v_store,
+                       int64_t slot_stride, int64_t head_stride) {
+    const size_t bytes = (size_t)head_dim * sizeof *k;
     for (int64_t row = begin; row < end; row++) {
-        memcpy(k_store + slots[row] * width, k + row * stride, bytes);
-        memcpy(v_store + slots[row] * width, v + row * stride, bytes);
+        for (int64_t head = 0; head < heads; head++) {
+            const int64_t from = row * stride + head * head_dim,
+                          to = slots[row] * slot_stride + head * head_stride;
+            memcpy(k_store + to, k + from, bytes);
+            memcpy(v_store + to, v + from, bytes);
+        }
     }
 }
 
