@@ -1,4 +1,4 @@
-"""Run the code blocks of the guide, page by page and from top to bottom.
+"""Run the code blocks of the guide, every page from top to bottom.
 
 python docs/run_blocks.py [PAGE.md ...]   every page of docs/ if none is named; cli.md is checked by make_cli.py
 python docs/run_blocks.py --list [...]    say what would run and what would not
@@ -31,7 +31,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -234,20 +236,33 @@ def compare(expected: str, found: str) -> None:
         raise Wrong("\n".join(["the output is another one", *difflib.ndiff(wanted, got)]))
 
 
-def run_page(page: Path) -> tuple[int, list[Block]]:
-    """(blocks that did something, blocks left out); Wrong names the block that failed."""
-    found, count = list(blocks(page)), 0
+def run_page(page: Path) -> tuple[str, bool]:
+    """What happened, and whether all went well."""
+    found, began = list(blocks(page)), time.perf_counter()
+    if not any(block.runs or "source" in block.marks for block in found):
+        return list_page(page)
     with tempfile.TemporaryDirectory(prefix="dllm-docs-") as folder:
         session = Session(Path(folder))
         try:
             for block in found:
                 session.run(block)
-                count += block.runs
-        except (Wrong, OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise Wrong(f"{block}: {error}") from None
+        except (Wrong, OSError, ValueError) as error:
+            return f"{block}: {error}\n", False
         finally:
             session.close()
-    return count, [block for block in found if "not run" in block.marks]
+    return summary(page, found, f"ran in {time.perf_counter() - began:.0f} s"), True
+
+
+def list_page(page: Path) -> tuple[str, bool]:
+    return summary(page, list(blocks(page)), "to run"), True
+
+
+def summary(page: Path, found: list[Block], verb: str) -> str:
+    """Nothing for a page without commands."""
+    count, left_out = sum(block.runs for block in found), [block for block in found if "not run" in block.marks]
+    lines = [f"{page.name}: {count} blocks {verb}"] if count else []
+    lines += [f"  not run: {block}: {block.marks['not run']}" for block in left_out]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def main() -> int:
@@ -255,24 +270,14 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", type=Path)
     parser.add_argument("--list", action="store_true", dest="only_list")
     given = parser.parse_args()
-    pages = given.pages or sorted(page for page in DOCS.glob("*.md") if page.name not in NOT_HERE)
-    failed = False
-    for page in pages:
-        found = list(blocks(page.resolve()))
-        if given.only_list or not any(block.runs or "source" in block.marks for block in found):
-            count, left_out = sum(block.runs for block in found), [b for b in found if "not run" in b.marks]
-        else:
-            try:
-                count, left_out = run_page(page.resolve())
-            except Wrong as error:
-                print(error, file=sys.stderr)
-                failed = True
-                continue
-        if count or left_out:
-            print(f"{page.name}: {count} blocks {'to run' if given.only_list else 'ran'}", flush=True)
-        for block in left_out:
-            print(f"  not run: {block}: {block.marks['not run']}", flush=True)
-    return int(failed)
+    pages = (
+        given.pages or sorted(page for page in DOCS.glob("*.md") if page.name not in NOT_HERE)[::-1]
+    )  # long ones first
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        reports = list(pool.map(list_page if given.only_list else run_page, [page.resolve() for page in pages]))
+    for text, good in reports:
+        print(text, file=sys.stdout if good else sys.stderr, end="", flush=True)
+    return int(not all(good for _, good in reports))
 
 
 if __name__ == "__main__":
