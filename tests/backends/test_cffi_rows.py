@@ -26,9 +26,9 @@ def kernel_isa(isa: str, scheme: str) -> str:
     """Rows that bring integer instructions alone share the other kernels of the row that they extend."""
     if scheme not in ("f32", "bf16"):
         return isa
-    if isa.startswith("neon"):  # none of which has a bfloat16 kernel
-        return "neon" if scheme == "f32" else "scalar"
-    return "avx2" if isa == "avxvnni" else isa
+    if (isa, scheme) == ("neoni8mm", "bf16"):
+        return isa
+    return {"avxvnni": "avx2", "neoni8mm": "neon", "neondot": "neon"}.get(isa, isa)
 
 
 def test_scalar_is_the_last_row_and_always_runs() -> None:

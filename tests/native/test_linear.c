@@ -83,13 +83,22 @@ static float rounded(const shape *s, float x) {
     return ldexpf(nearbyintf(ldexpf(digits, 8)), exponent - 8);
 }
 
+static float *rounded_copy(const shape *s, const float *x, int64_t count) {
+    float *copy = malloc((size_t)count * sizeof *copy);
+    for (int64_t i = 0; i < count; i++)
+        copy[i] = rounded(s, x[i]);
+    return copy;
+}
+
 static void expect_f32(const shape *s, const float *x, const float *w, const float *bias, double *y) {
+    float *left = rounded_copy(s, x, s->rows * s->k), *right = rounded_copy(s, w, s->n * s->k);
     for (int64_t r = 0; r < s->rows; r++)
         for (int64_t o = 0; o < s->n; o++) {
             y[r * s->n + o] = bias[o];
             for (int64_t i = 0; i < s->k; i++)
-                y[r * s->n + o] += (double)rounded(s, x[r * s->k + i]) * rounded(s, w[o * s->k + i]);
+                y[r * s->n + o] += (double)left[r * s->k + i] * right[o * s->k + i];
         }
+    free(left), free(right);
 }
 
 /* Rows that bring integer instructions alone share the other kernels of the row that they extend. */
@@ -99,7 +108,7 @@ static const char *isa_of(const shape *s) {
     if (s->scheme == DLLM_QC8W || s->scheme == DLLM_QB8W)
         return name;
     if (!strncmp(name, "neon", 4))
-        return !floats ? name : s->scheme == DLLM_F32 ? "neon" : "scalar";
+        return floats && !(s->scheme == DLLM_BF16 && !strcmp(name, "neoni8mm")) ? "neon" : name;
     return floats && !strcmp(name, "avxvnni") ? "avx2" : name;
 }
 

@@ -6,14 +6,14 @@
 #include <sys/auxv.h>
 
 /* Bits of the kernel's interface, which older headers lack. */
-enum { HAS_DOTPROD = 1 << 20, HAS_I8MM = 1 << 13 };
+enum { HAS_DOTPROD = 1 << 20, HAS_I8MM = 1 << 13, HAS_BF16 = 1 << 14 };
 
 int dllm_has_neondot(void) {
     return (getauxval(AT_HWCAP) & HAS_DOTPROD) != 0;
 }
 
 int dllm_has_neoni8mm(void) {
-    return dllm_has_neondot() && (getauxval(AT_HWCAP2) & HAS_I8MM) != 0;
+    return dllm_has_neondot() && (~getauxval(AT_HWCAP2) & (HAS_I8MM | HAS_BF16)) == 0;
 }
 
 #elif defined(__APPLE__)
@@ -30,7 +30,7 @@ int dllm_has_neondot(void) {
 }
 
 int dllm_has_neoni8mm(void) {
-    return dllm_has_neondot() && has("hw.optional.arm.FEAT_I8MM");
+    return dllm_has_neondot() && has("hw.optional.arm.FEAT_I8MM") && has("hw.optional.arm.FEAT_BF16");
 }
 
 #else /* nobody to ask: the row `neon` runs everywhere */

@@ -92,7 +92,7 @@ static const dllm_row rows[] = {
      .supported = dllm_has_neoni8mm,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm,
               &dllm_qd8_f32_qb8w_gemm_8x8c8__neoni8mm, &dllm_qd8_f32_qb4w_gemm_8x8c16__neoni8mm,
-              &dllm_bf16_f32_gemm_4x8c1__scalar},
+              &dllm_bf16_f32_gemm_8x8c4__neoni8mm},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEONDOT
@@ -100,7 +100,7 @@ static const dllm_row rows[] = {
      .supported = dllm_has_neondot,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot,
               &dllm_qd8_f32_qb8w_gemm_6x16c4__neondot, &dllm_qd8_f32_qb4w_gemm_6x16c8__neondot,
-              &dllm_bf16_f32_gemm_4x8c1__scalar},
+              &dllm_bf16_f32_gemm_6x16c1__neon},
      .ops = &scalar_ops},
 #endif
 #ifdef DLLM_HAVE_NEON
@@ -108,7 +108,7 @@ static const dllm_row rows[] = {
      .supported = always,
      .gemm = {&dllm_f32_gemm_6x16c1__neon, &dllm_qd8_f32_qb8w_gemm_4x16c2__neon,
               &dllm_qd8_f32_qb8w_gemm_4x16c2__neon, &dllm_qd8_f32_qb4w_gemm_4x16c4__neon,
-              &dllm_bf16_f32_gemm_4x8c1__scalar},
+              &dllm_bf16_f32_gemm_6x16c1__neon},
      .ops = &scalar_ops},
 #endif
     {.name = "scalar",
