@@ -45,13 +45,14 @@ class Linear(_Linear):
 
 
 class Isa(_Linear):
-    """Every row of the kernel table, one thread."""
+    """Every row of the kernel table, one thread: a cold layer, and a warm one with partial panels and groups."""
 
-    params = (ISAS, SCHEMES, [8, 128])
-    param_names = ("isa", "scheme", "rows")
+    params = (ISAS, SCHEMES, ["512x2048", "1000x1000"], [8, 128])
+    param_names = ("isa", "scheme", "shape", "rows")
 
-    def setup(self, isa: str, scheme: str, rows: int) -> None:
-        self.prepare(make_backend(FAST, scheme, 1, isa), scheme, (512, 2048), rows)
+    def setup(self, isa: str, scheme: str, shape: str, rows: int) -> None:
+        n, k = map(int, shape.split("x"))
+        self.prepare(make_backend(FAST, scheme, 1, isa), scheme, (n, k), rows, warm=n == 1000)
 
     def time_linear(self, *_: object) -> None:
         self.run()
