@@ -1,4 +1,4 @@
-"""What the site has beyond docs/: the changelog from the top of the repository, and names of files above their blocks."""
+"""What the site has beyond docs/: the changelog of the repository, and names of files above their blocks."""
 
 import re
 from pathlib import Path
