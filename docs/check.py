@@ -86,6 +86,14 @@ def missing() -> Iterator[str]:
             yield f"strategy {name}: decoding.md"
 
 
+def unnamed() -> Iterator[str]:
+    """Files that a page lets readers write without telling them the name: comments do not show."""
+    for page in DOCS.glob("*.md"):
+        for block in blocks(page):
+            if block.marks.get("file", "") not in {"", *code(page.name)}:
+                yield f"{block}: the text does not name the file {block.marks['file']}"
+
+
 def command_lines() -> Iterator[tuple[str, list[str]]]:
     """(where, arguments) of every dllm command in the sh blocks of the README and of all pages."""
     for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
@@ -120,7 +128,7 @@ def unparsable() -> Iterator[str]:
 
 
 def main() -> int:
-    found = [*(f"not documented: {line}" for line in missing()), *(f"wrong: {line}" for line in unparsable())]
+    found = [*(f"not documented: {line}" for line in missing()), *unnamed(), *unparsable()]
     for line in found:
         print(line, file=sys.stderr)
     return int(bool(found))
