@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import re
 import shutil
 import statistics
@@ -113,8 +114,7 @@ def measure(stage: str, base: str, head: str, bench: str, rounds: int, factor: f
     """Both commits in interleaved rounds. Trouble unless something could be measured at each."""
     results = RESULTS / stage
     asv = [sys.executable, "-m", "asv"]
-    if not (Path.home() / ".asv-machine.json").exists():
-        subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    _introduce_machine(asv)
     with configuration(results) as path:
         how = ["--interleave-rounds", "--record-samples", "--attribute", f"rounds={rounds}"]
         what = ["--factor", str(factor), "--split", "--bench", bench, base, head]
@@ -124,6 +124,17 @@ def measure(stage: str, base: str, head: str, bench: str, rounds: int, factor: f
         if not any(samples.values()):
             raise Trouble(f"nothing was measured at {commit[:8]} (asv: {code}): it does not build, or does not run")
     return found
+
+
+def _introduce_machine(asv: Sequence[str]) -> None:
+    """asv refuses machines that it has not been told of."""
+    from asv.machine import MachineCollection
+    from asv.util import UserError
+
+    try:
+        MachineCollection.load(platform.node())
+    except UserError:
+        subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def git(*arguments: str) -> str:

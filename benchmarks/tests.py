@@ -1,4 +1,4 @@
-"""Tests of what decides over speed, on recorded and made-up results; nothing here is timed.
+"""Tests of what decides over speed and of what shows it, on recorded and made-up results; nothing here is timed.
 
 python -m unittest benchmarks.tests
 """
@@ -10,12 +10,14 @@ import json
 import re
 import tomllib
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import continuous
+from benchmarks import asv_tables, continuous, performance_tables
 from benchmarks.continuous import Samples, judge
+from benchmarks.record import quartiles
 
 RECORDED = Path(__file__).parent / "recorded"  # asv's results of a kernel slowed on purpose
 BASE, SLOW = "95d78e0d", "27b04817"
@@ -160,3 +162,46 @@ class TestSuite:
         project = tomllib.loads((continuous.ROOT / "pyproject.toml").read_text())["project"]
         needed = {re.match(r"[\w-]+", dependency)[0] for dependency in project["dependencies"]}
         assert needed - set(conf["matrix"]["req"]) == set()
+
+
+class TestTables:
+    """Every column of a table finds its figure in what the script that measures it writes."""
+
+    def test_whole_processes(self) -> None:
+        row = {"command": "dllm run", "rounds": 3, **quartiles("s", [0.1, 0.2, 0.4])}
+        assert self.render("process", [row])[-1] == "| `dllm run` | 0.200 (0.150-0.300) |"
+
+    def test_neighbours(self) -> None:
+        times = quartiles("alone_ms", [1.0]) | quartiles("beside_ms", [2.0])
+        row = {"what": "linear", "scheme": "f32", "threads": 2, **times, "beside_to_one_thread": 0.5}
+        assert self.render("neighbour", [row])[-1] == "| linear | 2 | 1.00 (1.00-1.00) | 2.00 (2.00-2.00) | 50 % |"
+
+    def test_packed_files(self) -> None:
+        row: dict[str, Any] = {"model": "8b", "scheme": "f32", "file_bytes": 8e9, "peak_rss_bytes": 7.7e9}
+        row |= {"weight_bytes": 7.5e9, "beyond_weights": 0.027}
+        for stage in ("imports_s", "open_s", "first_s"):
+            row |= quartiles(stage, [0.5])
+        assert self.render("packed", [row])[-1].endswith("| 7.70 GB | 7.50 GB | 2.7 % |")
+
+    def test_asv(self) -> None:
+        columns = ["result", "params"]
+        params = [["'int8 128'", "'int4 128'"], ["1", "2"]]
+        found = {
+            "date": 1,
+            "commit_hash": "0123456789",
+            "params": {"cpu": "CPU", "num_cpu": "2", "ram": "24 GB"},
+            "result_columns": columns,
+            "results": {"kernels.Missed.track_missed": [[5.0, 6.0, float("nan"), float("nan")], params]},
+        }
+        with mock.patch.object(asv_tables, "newest", return_value=found):
+            lines = asv_tables.missed().splitlines()
+        assert lines[2:] == ["| int8 128 | 5.0 % | 6.0 % |", "", "CPU, 2 CPUs, 24 GB, commit 01234567."]
+
+    def render(self, kind: str, rows: list[dict[str, Any]]) -> list[str]:
+        with mock.patch.object(performance_tables, "results", return_value=rows):
+            return performance_tables.TABLES[f"bench_{kind}"]().splitlines()
+
+
+def test_the_scripts_import() -> None:
+    for name in ("cache_ratio", "neighbour", "packed_open", "processes"):
+        assert callable(import_module(f"benchmarks.{name}").main)
