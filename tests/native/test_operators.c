@@ -176,13 +176,14 @@ static void test_scores(int threads, int scheme, int64_t columns, int64_t rows) 
 
 /* ---- the layer against the same steps one by one ---- */
 
-enum { D = 72, H = 4, G = 2, HD = 18, M = 100, ROWS = 11, SLOTS = 14 };
+enum { D = 72, H = 4, G = 2, HD = 18, ROWS = 11, SLOTS = 14 };
 
 static void expect_layer(int threads, const dllm_layer *w, const dllm_rows *rows, const float *x, float *k,
                          float *v, float *y) {
+    int64_t m = w->down->k;
     int64_t width = w->qkv->n;
     float *qkv = exact(ROWS * width * 4), *q = exact(ROWS * H * HD * 4), *a = exact(ROWS * H * HD * 4);
-    float *key = exact(ROWS * G * HD * 4), *h = exact(ROWS * D * 4), *gate_up = exact(ROWS * 2 * M * 4);
+    float *key = exact(ROWS * G * HD * 4), *h = exact(ROWS * D * 4), *gate_up = exact(ROWS * 2 * m * 4);
     run_linear(threads, w->qkv, DLLM_NORMED, x, w->attn_norm, ROWS, qkv);
     for (int64_t r = 0; r < ROWS; r++) {
         memcpy(q + r * H * HD, qkv + r * width, H * HD * 4);
@@ -208,7 +209,7 @@ static void expect_layer(int threads, const dllm_layer *w, const dllm_rows *rows
     FREE_FLOATS(a, ROWS * H * HD);
     FREE_FLOATS(key, ROWS * G * HD);
     FREE_FLOATS(h, ROWS * D);
-    FREE_FLOATS(gate_up, ROWS * 2 * M);
+    FREE_FLOATS(gate_up, ROWS * 2 * m);
 }
 
 /* [SLOTS][G][HD] -> [G][SLOTS][HD] */
@@ -220,7 +221,8 @@ static void heads_apart(float *store) {
             memcpy(store + (g * SLOTS + slot) * HD, copy + (slot * G + g) * HD, HD * sizeof *store);
 }
 
-static void test_layer(int threads, int scheme, int apart) {
+/* `apart`: heads of the store lie in one piece; m = 128: gates end with a panel, 100: within one */
+static void test_layer(int threads, int scheme, int apart, int64_t m) {
     float *norms = uniforms(2 * D), *cos = uniforms(20 * HD / 2), *sin = uniforms(20 * HD / 2),
           *x = uniforms(ROWS * D);
     float *k = uniforms(SLOTS * G * HD), *v = uniforms(SLOTS * G * HD);
@@ -230,7 +232,7 @@ static void test_layer(int threads, int scheme, int apart) {
     memcpy(want_v, v, SLOTS * G * HD * 4);
     dllm_linear *qkv = new_linear((H + 2 * G) * HD, D, scheme, threads),
                 *out = new_linear(D, H * HD, scheme, threads);
-    dllm_linear *gate_up = new_linear(2 * M, D, scheme, threads), *down = new_linear(D, M, scheme, threads);
+    dllm_linear *gate_up = new_linear(2 * m, D, scheme, threads), *down = new_linear(D, m, scheme, threads);
     dllm_layer w = {qkv, out, gate_up, down, norms, norms + D, cos, sin, H, G, HD, 1e-5f};
     const int64_t positions[] = {0, 1, 2, 5, 19, 3, 0, 1, 2, 3, 4},
                   slots[] = {0, 1, 2, 3, 4, 5, 8, 9, 10, 12, 13};
@@ -300,7 +302,7 @@ int main(void) {
                 test_scores(threads, scheme, 1111, 5);
                 test_scores(threads, scheme, 2500, 1);
                 for (int apart = 0; apart < 2; apart++)
-                    test_layer(threads, scheme, apart);
+                    test_layer(threads, scheme, apart, apart ? 128 : 100);
             }
         }
         printf("operators: %s\n", dllm_row_name(current));

@@ -188,12 +188,17 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
     lap(&since, &seconds->attention);
 
     linear(threads, w->attn_out, DLLM_PLAIN, s.attended, NULL, 0, n, y, keep ? y : x, s.packed);
-    linear(threads, w->gate_up, DLLM_NORMED, y, w->mlp_norm, w->eps, n, s.gate_up, NULL, s.packed);
-    lap(&since, &seconds->gemm);
     dllm_packed p;
-    dllm_input activated = {.kind = DLLM_SWIGLU, .x = s.gate_up};
+    dllm_input normed = {.kind = DLLM_NORMED, .eps = w->eps, .x = y, .norm = w->mlp_norm};
+    dllm_packed_plan(&p, w->gate_up, threads, n, s.packed);
+    dllm_packed_fill(&p, &normed);
+    int activated = dllm_packed_swiglu(&p, s.gate_up);
+    if (!activated)
+        dllm_packed_gemm(&p, s.gate_up, NULL, NULL);
+    lap(&since, &seconds->gemm);
+    dllm_input hidden = {.kind = activated ? DLLM_PLAIN : DLLM_SWIGLU, .x = s.gate_up};
     dllm_packed_plan(&p, w->down, threads, n, s.packed);
-    dllm_packed_fill(&p, &activated);
+    dllm_packed_fill(&p, &hidden);
     lap(&since, &seconds->other);
     dllm_packed_gemm(&p, y, y, NULL);
     lap(&since, &seconds->gemm);

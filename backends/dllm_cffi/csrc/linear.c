@@ -7,12 +7,14 @@
 #include "pool.h"
 
 enum {
-    CODES_ALIGN = 64,      /* `start` functions read whole vectors */
-    SMALL_ROWS = 1 << 16,  /* activations below which another thread costs more than it saves */
-    SMALL_GEMM = 1 << 21,  /* multiplications, likewise */
-    FEW_ROWS = 4,          /* up to here memory is the limit */
-    TAIL = 2,              /* panels a thread that are cut, ... */
-    BLOCKS = 8,            /* ... into so many items at most */
+    CODES_ALIGN = 64,     /* `start` functions read whole vectors */
+    SMALL_ROWS = 1 << 16, /* activations below which another thread costs more than it saves */
+    SMALL_GEMM = 1 << 21, /* multiplications, likewise */
+    FEW_ROWS = 4,         /* up to here memory is the limit */
+    TAIL = 2,             /* panels a thread that are cut, ... */
+    BLOCKS = 8,           /* ... into so many items at most */
+    MAX_MR = 16,          /* the largest tile of rows by panels that run_pair has room for */
+    MAX_NR = 64,
     STEPS_PER_ITEM = 1024, /* interleaving: steps of one tile per work item */
 };
 
@@ -166,11 +168,43 @@ typedef struct {
     int64_t ldc, first_panel, first_column; /* y starts at this column of the layer */
     int64_t panels, whole;                  /* of which the first `whole` are one item each, ... */
     int64_t blocks;                         /* ... and the others so many, each some of the tiles */
+    int64_t half;                           /* panels of gates, before those of ups; 0: no activation */
     _Atomic int64_t next;
 } gemm_job;
 
 static const char *panel_at(const dllm_packed *p, int64_t panel) {
     return (const char *)p->w->weight + panel * dllm_panel_bytes(p->w, p->g);
+}
+
+/* What the tiles of one panel have in common; steps touch `touch` bytes each of what comes next. */
+static dllm_tile new_tile(const gemm_job *job, int64_t panel, int64_t touch) {
+    const dllm_packed *p = job->p;
+    const dllm_gemm *g = p->g;
+    const dllm_linear *w = p->w;
+    int64_t column = panel * g->nr;
+    return (dllm_tile){.b = panel_at(p, panel),
+                       .k_steps = p->steps,
+                       .group_steps = dllm_ceil_div(p->group, g->kr),
+                       .b_scale = w->scale ? w->scale + column * p->groups : NULL,
+                       .bias = w->bias ? w->bias + column : NULL,
+                       .ldc = job->ldc,
+                       .acc_group = p->rows * job->ldc,
+                       .cols = (int)(w->n - column < g->nr ? w->n - column : g->nr),
+                       .prefetch_step = (int)touch};
+}
+
+/* Where tile i of the rows reads and writes; `at` is the column of y. Gives the tile's first row. */
+static int64_t place_tile(const gemm_job *job, dllm_tile *t, int64_t i, int64_t at) {
+    const dllm_packed *p = job->p;
+    int64_t first;
+    t->mr = tile_rows(p, i, &first);
+    t->a = (const char *)p->a + first * p->steps * p->g->kr * p->g->a_bytes;
+    t->a_start = p->start ? p->start + first * p->groups : NULL;
+    t->a_scale = p->scale ? p->scale + first : NULL;
+    t->c = job->y ? job->y + first * job->ldc + at : NULL;
+    t->residual = job->residual ? job->residual + first * job->ldc + at : NULL;
+    t->acc = job->acc ? job->acc + first * job->ldc + at : NULL;
+    return first;
 }
 
 /* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`; but not for few
@@ -179,32 +213,40 @@ static const char *panel_at(const dllm_packed *p, int64_t panel) {
 static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead) {
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
-    const dllm_linear *w = p->w;
-    int64_t column = panel * g->nr, at = column - job->first_column,
-            step_bytes = g->kr * g->nr * g->b_bits / 8;
+    int64_t step_bytes = g->kr * g->nr * g->b_bits / 8;
     int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
-    dllm_tile t = {.b = panel_at(p, panel),
-                   .k_steps = p->steps,
-                   .group_steps = dllm_ceil_div(p->group, g->kr),
-                   .b_scale = w->scale ? w->scale + column * p->groups : NULL,
-                   .bias = w->bias ? w->bias + column : NULL,
-                   .ldc = job->ldc,
-                   .acc_group = p->rows * job->ldc,
-                   .cols = (int)(w->n - column < g->nr ? w->n - column : g->nr),
-                   .prefetch_step = (int)touch};
+    dllm_tile t = new_tile(job, panel, touch);
     for (int64_t i = from; i < to; i++) {
-        int64_t first;
-        t.mr = tile_rows(p, i, &first);
-        t.a = (const char *)p->a + first * p->steps * g->kr * g->a_bytes;
-        t.a_start = p->start ? p->start + first * p->groups : NULL;
-        t.a_scale = p->scale ? p->scale + first : NULL;
-        t.c = job->y ? job->y + first * job->ldc + at : NULL;
-        t.residual = job->residual ? job->residual + first * job->ldc + at : NULL;
-        t.acc = job->acc ? job->acc + first * job->ldc + at : NULL;
+        place_tile(job, &t, i, panel * g->nr - job->first_column);
         t.prefetch = panel_at(p, touch ? ahead : panel) + (i - from) * p->steps * touch;
         g->gemm(&t);
     }
     return t.kernel;
+}
+
+/* The same for panel `panel` of the gates and that of the ups, tile by tile: y gets silu(gate) * up at once,
+ * and the activations of a tile are read while they are in cache. */
+static const char *run_pair(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead) {
+    const dllm_packed *p = job->p;
+    const dllm_gemm *g = p->g;
+    float sums[MAX_MR * 2 * MAX_NR] __attribute__((aligned(64)));
+    int64_t step_bytes = g->kr * g->nr * g->b_bits / 8;
+    int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
+    dllm_tile t[] = {new_tile(job, panel, touch), new_tile(job, panel + job->half, touch)};
+    for (int64_t i = from; i < to; i++) {
+        int64_t first = 0, columns = 2 * g->nr;
+        for (int h = 0; h < 2; h++) {
+            first = place_tile(job, &t[h], i, 0);
+            t[h].c = sums + h * g->nr;
+            t[h].ldc = columns;
+            t[h].prefetch =
+                panel_at(p, (touch ? ahead : panel) + h * job->half) + (i - from) * p->steps * touch;
+            g->gemm(&t[h]);
+        }
+        p->row->ops->swiglu(sums, columns, g->nr, 0, t[0].mr, job->y + first * job->ldc + panel * g->nr,
+                            job->ldc);
+    }
+    return t[0].kernel;
 }
 
 static int64_t item_count(const gemm_job *job) {
@@ -222,7 +264,8 @@ static void run_item(const gemm_job *job, int64_t item, int64_t ahead) {
         from = tiles * (behind % job->blocks) / job->blocks;
         to = tiles * (behind % job->blocks + 1) / job->blocks;
     }
-    const char *kernel = run_panel(job, panel_of(job, item), from, to, panel_of(job, ahead));
+    const char *kernel =
+        (job->half ? run_pair : run_panel)(job, panel_of(job, item), from, to, panel_of(job, ahead));
     atomic_store_explicit(&last_kernel, kernel, memory_order_relaxed);
 }
 
@@ -261,6 +304,16 @@ void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int
 void dllm_packed_gemm_part(const dllm_packed *p, int64_t first, int64_t last, float *y) {
     gemm_job job = {.p = p, .y = y, .ldc = p->w->n, .first_panel = first};
     gemm(p, &job, last - first);
+}
+
+int dllm_packed_swiglu(const dllm_packed *p, float *y) {
+    const dllm_gemm *g = p->g;
+    int64_t width = p->w->n / 2;
+    if (p->w->n % 2 || width % g->nr || g->mr > MAX_MR || g->nr > MAX_NR)
+        return 0;
+    gemm_job job = {.p = p, .y = y, .ldc = width, .half = width / g->nr};
+    gemm(p, &job, job.half);
+    return 1;
 }
 
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc) {

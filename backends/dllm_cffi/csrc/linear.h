@@ -42,6 +42,10 @@ void dllm_packed_gemm(const dllm_packed *p, float *y, const float *residual, int
 /* The same for the columns of y that the panels [first, last) hold. */
 void dllm_packed_gemm_part(const dllm_packed *p, int64_t first, int64_t last, float *y);
 
+/* y [rows, n / 2] = silu(first half of the outputs) * second half, as the operator swiglu has it, without a
+ * trip of the outputs to memory. 0, and nothing is done, where the halves do not begin with a panel. */
+int dllm_packed_swiglu(const dllm_packed *p, float *y);
+
 /* The panels [first, last) of all rows on the calling thread: y [rows, ldc] is their first
  * column. */
 void dllm_packed_panels(const dllm_packed *p, int64_t first, int64_t last, float *y, int64_t ldc);
