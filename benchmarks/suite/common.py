@@ -30,10 +30,10 @@ FAST = "cffi-simd"
 
 
 class Timing:
-    """How long a benchmark takes: one process, 3 to 7 samples of 10 ms and more, half a second at most."""
+    """How long a benchmark takes: one process, 3 to 6 samples of 10 ms and more."""
 
     rounds = 1
-    repeat = (3, 7, 0.5)
+    repeat = (3, 6, 0.3)
     sample_time = 0.01
     warmup_time = 0.02
     timeout = 120
