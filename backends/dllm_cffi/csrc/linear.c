@@ -207,14 +207,20 @@ static int64_t place_tile(const gemm_job *job, dllm_tile *t, int64_t i, int64_t 
     return first;
 }
 
-/* Tiles [from, to) of one panel. Their steps together touch every line of panel `ahead`; but not for few
- * rows, whose reading is one fast stream that the processor prefetches better by itself (measured: 95 % of
- * the memory bandwidth against 70 %). */
+/* Bytes of the next panel that each step touches, so that `tiles` tiles together touch every line of it. None
+ * for few rows, whose reading is one fast stream that the processor prefetches better by itself (measured at
+ * one row: 95 % of the memory bandwidth against 70 %); four-bit weights are a slower stream. */
+static int64_t touched(const dllm_packed *p, int64_t tiles) {
+    const dllm_gemm *g = p->g;
+    int64_t few = g->b_bits < 8 ? FEW_ROWS / 2 : FEW_ROWS;
+    return p->rows <= few ? 0 : dllm_ceil_div(g->kr * g->nr * g->b_bits / 8, tiles);
+}
+
+/* Tiles [from, to) of one panel; their steps touch panel `ahead`. */
 static const char *run_panel(const gemm_job *job, int64_t panel, int64_t from, int64_t to, int64_t ahead) {
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
-    int64_t step_bytes = g->kr * g->nr * g->b_bits / 8;
-    int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
+    int64_t touch = touched(p, to - from);
     dllm_tile t = new_tile(job, panel, touch);
     for (int64_t i = from; i < to; i++) {
         place_tile(job, &t, i, panel * g->nr - job->first_column);
@@ -230,8 +236,7 @@ static const char *run_pair(const gemm_job *job, int64_t panel, int64_t from, in
     const dllm_packed *p = job->p;
     const dllm_gemm *g = p->g;
     float sums[MAX_MR * 2 * MAX_NR] __attribute__((aligned(64)));
-    int64_t step_bytes = g->kr * g->nr * g->b_bits / 8;
-    int64_t touch = p->rows <= FEW_ROWS ? 0 : dllm_ceil_div(step_bytes, to - from);
+    int64_t touch = touched(p, to - from);
     dllm_tile t[] = {new_tile(job, panel, touch), new_tile(job, panel + job->half, touch)};
     for (int64_t i = from; i < to; i++) {
         int64_t first = 0, columns = 2 * g->nr;
