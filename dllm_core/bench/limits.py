@@ -14,7 +14,7 @@ import numpy as np
 
 from ..packing import aligned
 
-KINDS = ("int8", "bf16", "f32")
+KINDS = ("int8", "bf16", "f32", "int4")  # as dllm.h numbers them
 PIECES = 160  # of some tens of microseconds each, a thread: waking the threads is then lost in it
 BUFFER = 128 << 20
 L3_IF_UNKNOWN = 32 << 20
@@ -49,10 +49,11 @@ class Limits:
     def kind_of(self, scheme: str) -> str:
         """The kind of operation that a scheme's linear layers are made of on this instruction set.
 
-        Where it multiplies no bfloat16, kernels widen it to float32.
+        Where it multiplies no bfloat16, kernels widen it to float32; int4 weights are taken as int8 unless a faster
+        instruction can do them.
         """
-        kind = kind_of(scheme)
-        return "f32" if kind == "bf16" and kind not in self.instructions else kind
+        kind = "int4" if "qb4w" in scheme else kind_of(scheme)
+        return kind if kind in self.instructions else {"int4": "int8", "bf16": "f32"}.get(kind, kind)
 
     def sample(self, *kinds: str) -> dict[str, float]:
         """Measure these kinds of operation, and reading ("read"), once each: operations and bytes a second."""

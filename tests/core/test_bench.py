@@ -61,7 +61,7 @@ def test_limits_are_measured(registry):
     assert len(limits.rates["read"]) == 2
     assert limits.bandwidth == np.median(limits.rates["read"]) > 0
     for kind in limits.instructions:
-        assert kind == "bf16" or facts[f"{kind}_gops"] > 0
+        assert kind in ("bf16", "int4") or facts[f"{kind}_gops"] > 0
 
 
 def test_peak_has_a_row_per_limit_and_thread_count():
@@ -226,7 +226,19 @@ def test_statistics():
     assert [kind_of(s) for s in ("f32", "qd8-f32-qb4w", "bf16")] == ["f32", "int8", "bf16"]
 
 
-def test_bfloat16_is_measured_by_what_multiplies_it():
-    narrow, best = Limits(1, "avx2"), Limits(1)
-    assert [narrow.kind_of(s) for s in ("f32", "qd8-f32-qb4w", "bf16")] == ["f32", "int8", "f32"]
-    assert best.kind_of("bf16") == ("bf16" if "bf16" in best.instructions else "f32")
+def test_schemes_are_measured_by_what_multiplies_them():
+    limits = Limits(1)
+    limits.instructions = dict.fromkeys(("int8", "f32"), "")
+    assert [limits.kind_of(s) for s in ("f32", "bf16", "qd8-f32-qb8w", "qd8-f32-qb4w")] == [
+        "f32",
+        "f32",
+        "int8",
+        "int8",
+    ]
+    limits.instructions = dict.fromkeys(("int8", "f32", "bf16", "int4"), "")
+    assert [limits.kind_of(s) for s in ("f32", "bf16", "qd8-f32-qb8w", "qd8-f32-qb4w")] == [
+        "f32",
+        "bf16",
+        "int8",
+        "int4",
+    ]

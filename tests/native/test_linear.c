@@ -224,7 +224,9 @@ static void check_shape(const shape *s) {
             if (i < s->rows * s->k)
                 x[i] = i < s->k || x[i] > 0 ? 1 : -1;
             if (i < s->n * s->k)
-                w[i] = i < s->k ? -1 : w[i] > 0 ? 1 : -1;
+                w[i] = i < s->k   ? (s->scheme == DLLM_QB4W && i % DLLM_GROUP == 5 ? 1 : -1)
+                       : w[i] > 0 ? 1
+                                  : -1;
         }
     double *y = malloc((size_t)count * sizeof *y);
     dllm_linear l = new_linear(s, w, bias);

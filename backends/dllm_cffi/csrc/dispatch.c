@@ -83,7 +83,7 @@ static const dllm_row rows[] = {
     {.name = "avx2",
      .supported = has_avx2,
      .gemm = {&dllm_f32_gemm_6x16c1__avx2, &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
-              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2, &dllm_qd8_f32_qb4w_gemm_6x16c4__avx2,
+              &dllm_qd8_f32_qb8w_gemm_6x16c2__avx2, &dllm_qd8_f32_qb4w_gemm_6x16c8__avx2,
               &dllm_bf16_f32_gemm_6x16c2__avx2},
      .ops = &avx2_ops},
 #endif

@@ -163,6 +163,7 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
 #define DLLM_PEAK_INT8 0
 #define DLLM_PEAK_BF16 1
 #define DLLM_PEAK_F32 2
+#define DLLM_PEAK_INT4 3 /* int8 by int4, where another instruction than for int8 does that */
 
 /* The instruction that does most products of this kind in a row's kernels; NULL if there is none. */
 const char *dllm_peak_instruction(int row, int kind);

@@ -7,7 +7,10 @@
  * Layout:  b, one panel:  step 0: | out 0: k0 k1 | out 1: k0 k1 | ... | out 31: k0 k1 |  128 bytes
  *          a, one tile:   step 0: | row 0: k0 k1 | ... | row mr-1: k0 k1 |
  *
- * Registers: 14 x 2 sums, 2 weights, 1 broadcast: 31 of 32; totals in memory. */
+ * Registers: 14 x 2 sums, 2 weights, 1 broadcast: 31 of 32; totals in memory.
+ *
+ * Measured on one Zen 4 core, 4096 x 4096: 91 % of the vdpbf16ps peak at 128 rows, 90 % at 32, 83 % at 8; at
+ * 1 row 95 % of the memory bandwidth. */
 #include "avx512.h"
 
 enum { MR = 14 };

@@ -37,7 +37,7 @@ static const dllm_limits *limits_of(int row) {
 
 static const dllm_limit *limit_of(int row, int kind) {
     const dllm_limits *limits = limits_of(row);
-    if (!limits || kind < DLLM_PEAK_INT8 || kind > DLLM_PEAK_F32)
+    if (!limits || kind < DLLM_PEAK_INT8 || kind > DLLM_PEAK_INT4)
         return NULL;
     const dllm_limit *limit = &limits->limit[kind];
     return limit->instruction && (!limit->supported || limit->supported()) ? limit : NULL;

@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     const char *row;
-    dllm_limit limit[3]; /* DLLM_PEAK_INT8, DLLM_PEAK_BF16, DLLM_PEAK_F32 */
+    dllm_limit limit[4]; /* by DLLM_PEAK_INT8, ... */
     void (*read)(const void *from, int64_t bytes);
 } dllm_limits;
 

@@ -84,7 +84,7 @@ extern const dllm_gemm dllm_bf16_f32_gemm_4x8c1__scalar, dllm_bf16_f32_gemm_6x16
 extern const dllm_gemm dllm_f32_gemm_4x8c1__scalar, dllm_qd8_f32_qb8w_gemm_4x8c1__scalar,
     dllm_qd8_f32_qb4w_gemm_4x8c2__scalar;
 extern const dllm_gemm dllm_f32_gemm_6x16c1__avx2, dllm_qd8_f32_qb8w_gemm_6x16c2__avx2,
-    dllm_qd8_f32_qb4w_gemm_6x16c4__avx2;
+    dllm_qd8_f32_qb4w_gemm_6x16c8__avx2;
 extern const dllm_gemm dllm_qd8_f32_qb8w_gemm_6x16c4__avxvnni, dllm_qd8_f32_qb4w_gemm_6x16c8__avxvnni;
 extern const dllm_gemm dllm_f32_gemm_14x32c1__avx512vnni, dllm_qd8_f32_qc8w_gemm_14x32c4__avx512vnni,
     dllm_qd8_f32_qb8w_gemm_7x32c4__avx512vnni, dllm_qd8_f32_qb4w_gemm_7x32c8__avx512vnni;
