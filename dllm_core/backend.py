@@ -343,8 +343,11 @@ def causal(rows: Rows) -> Rows:
 def block_causal(rows: Rows, block_length: int) -> Rows:
     """`rows` with attention to the own block of positions, in both directions, and to all blocks before it.
 
-    Blocks are counted from position 0 of the sequence; the last one may be shorter.
+    Blocks are counted from position 0 of the sequence; the last one may be shorter. ValueError for a block_length
+    below 1.
     """
+    if block_length < 1:
+        raise ValueError(f"block_length must be at least 1, got {block_length}")
     slots = np.repeat(np.diff(rows.kv_offsets), np.diff(rows.q_offsets))
     visible = np.minimum((rows.positions // block_length + 1) * block_length, slots)
     return replace(rows, visible=visible.astype(np.int64))

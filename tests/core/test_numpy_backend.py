@@ -196,3 +196,6 @@ def test_masks_show_a_row_the_leading_slots_of_its_sequence():
     kept = select_rows(block_causal(rows, 3), np.array([1, 4]))
     assert kept.visible.tolist() == [3, 2]
     assert means(replace(rows, visible=np.array([0, 1, 0, 0, 0]))) == [0, 1, 0, 0, 0]
+    for length in (0, -3):
+        with pytest.raises(ValueError, match=f"block_length .* {length}"):
+            block_causal(rows, length)
