@@ -60,7 +60,8 @@ class Layout:
             raise UnsupportedError(f"unknown layout {quote(text)} of packed weights", "convert the source model again")
         backend, version, isa, scheme, columns, depth, zero = found.groups()
         layout = cls(backend, int(version), isa, scheme, int(columns), int(depth), int(zero))
-        if (layout.how.bits == 4) != (layout.zero == 8) or (layout.how.bits == 4 and layout.depth % 2):
+        zeros = {4: (8,), 8: (0, 128)}.get(layout.how.bits, (0,))
+        if layout.zero not in zeros or (layout.how.bits == 4 and layout.depth % 2):
             raise UnsupportedError(f"unknown layout {quote(text)} of packed weights", "convert the source model again")
         return layout
 

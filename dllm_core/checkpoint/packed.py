@@ -84,6 +84,12 @@ class PackedFolder(Folder):
         own = backend.layout(scheme)
         if own == self.layout:
             return backend.unpack_file(arrays, Packed(own, n, k))
+        if (own.version, self.layout.version) != (1, 1):
+            raise UnsupportedError(
+                f"{self.path} is packed as {self.layout}, which {own} cannot be made of: versions above 1 mean more "
+                "than they say",
+                "convert the source model again for this backend",
+            )
         if self.warn is not None:
             self.warn(f"{self.path} is packed as {self.layout}; rearranged in memory for {own}: convert it again")
             self.warn = None

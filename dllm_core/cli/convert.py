@@ -40,7 +40,9 @@ def command(
     packed again. Another backend or CPU rearranges them in memory. DST appears whole or not at all.
     """
     from ..api import check_scheme, choose_backend
+    from ..checkpoint import open_folder
     from ..checkpoint.convert import convert
+    from ..checkpoint.packed import PackedFolder
     from ..plugins import load_registry
     from ..resolve import resolve
     from .inspection import size
@@ -49,6 +51,9 @@ def command(
     registry = load_registry()
     folder = resolve(source, registry)
     engine = choose_backend(registry, backend, thread_count(threads))
+    opened = open_folder(folder)
+    if isinstance(opened, PackedFolder):
+        scheme = opened.check_scheme(scheme)
     scheme = scheme or engine.default_scheme
     check_scheme(engine, scheme)
     began = time.perf_counter()

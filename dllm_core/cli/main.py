@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -114,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = Settings.scan(words)
     _forgive(sys.stdout)
     try:
-        result = cli.main(words, prog_name="dllm", standalone_mode=False, obj=given)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: given.warn(str(message))
+            result = cli.main(words, prog_name="dllm", standalone_mode=False, obj=given)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (click.Abort, KeyboardInterrupt):

@@ -13,7 +13,7 @@ from ..backend import F32, Backend
 from ..decoding.canvas import full_rows
 from ..decoding.loop import decode
 from ..decoding.options import DecodeOptions
-from ..errors import BackendUnavailable, DllmError
+from ..errors import BackendUnavailable, DllmError, UsageError
 from ..models import build_model
 from ..models.base import Model, Tensors
 from ..plugins import Registry
@@ -66,6 +66,7 @@ def run_checks(
     here raises BackendUnavailable; otherwise it is left out. A backend that raises in a case fails that case.
     """
     from ..checkpoint import open_folder
+    from ..checkpoint.packed import PackedFolder
     from ..resolve import resolve
 
     config: dict[str, Any]
@@ -74,6 +75,11 @@ def run_checks(
         config, tensors = random_checkpoint(width=96, heads=6, kv_heads=2, mlp=200, vocab=509)
     else:
         folder = open_folder(resolve(model, registry))
+        if isinstance(folder, PackedFolder):
+            raise UsageError(
+                f"{model} is packed for scheme {folder.scheme}: the checks compare with its float32 weights",
+                "give the model that was not packed",
+            )
         config, tensors = folder.config, folder
     forward = Forward(config, tensors, registry)
     rows: list[CheckRow] = []

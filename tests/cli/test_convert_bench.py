@@ -55,6 +55,22 @@ def test_another_backend_is_warned_of_once(dllm, source, tmp_path):
     assert dllm("run", "-m", tmp_path / "packed", "-b", "numpy", "--quiet", *IDS).err == ""
 
 
+def test_every_verb_knows_that_a_model_is_packed(dllm, source, tmp_path):
+    """convert and bench take its scheme; check, which needs the float32 weights, refuses it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert dllm("convert", source, first, "--scheme", "bf16", "-b", "cffi-simd").code == 0
+    again = dllm("convert", first, second, "-b", "numpy", "--json")
+    assert (again.code, again.json["scheme"]) == (0, "bf16")
+    assert again.err.startswith("warning: ")
+    assert again.err.count("rearranged") == len(again.err.strip().splitlines()) == 1
+    assert dllm("convert", first, second, "-b", "numpy", "--force", "--quiet").err == ""
+    assert dllm("run", "-m", second, *IDS) == dllm("run", "-m", source, "--scheme", "bf16", *IDS)
+    refused = dllm("check", "-m", first)
+    assert refused.code == 2
+    assert "packed for scheme bf16" in refused.err
+    assert "--scheme" not in refused.err
+
+
 def test_inspect_a_packed_model(dllm, source, tmp_path):
     dllm("convert", source, tmp_path / "packed", "--scheme", "qd8-f32-qc8w")
     plain, packed = (dllm("inspect", path, "--json").json for path in (source, tmp_path / "packed"))

@@ -336,6 +336,9 @@ def rename(old, new):
         (metadata(scheme="int3"), UnsupportedError, ["'int3'"]),
         (metadata(layout="spiral"), UnsupportedError, ["unknown layout 'spiral'"]),
         (metadata(layout="numpy/1/any/f32/0x1+0"), UnsupportedError, ["unknown layout"]),
+        (metadata(layout="numpy/1/any/f32/1x1+128"), UnsupportedError, ["unknown layout"]),
+        (metadata(layout="numpy/1/any/qd8-f32-qc8w/1x1+8"), UnsupportedError, ["unknown layout"]),
+        (metadata(layout="numpy/2/any/qd8-f32-qc8w/1x1+0"), UnsupportedError, ["numpy/2/any", "numpy/1/any"]),
         (metadata(layout="numpy/1/any/f32/1x1+0"), CheckpointError, ["qd8-f32-qc8w", "f32"]),
         (metadata(layout="numpy/1/any/qd8-f32-qc8w/8x4+0"), CheckpointError, ["layers.0.qkv.codes", "[27, 38, 8, 4]"]),
         (metadata(config="{}"), CheckpointError, ["config.json", "packed with"]),
@@ -344,7 +347,7 @@ def rename(old, new):
         (shape("layers.0.qkv.codes", 150, 210), CheckpointError, ["layers.0.qkv.codes", "[150, 210]", "[210, 150]"]),
         (rename("model.transformer.ln_f.weight", "x"), CheckpointError, ["model.transformer.ln_f.weight"]),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_damage_is_named(change, kind, words, llada, tmp_path):
     convert(llada, tmp_path / "out", NumpyBackend(1), "qd8-f32-qc8w")
