@@ -96,8 +96,8 @@ class CffiBackend(NumpyBackend):
                 f"backend {self.name} has no scheme {scheme!r}", f"choose one of: {', '.join(self.schemes)}"
             )
         k = weights[0].shape[1]
-        if how.quantised and k > lib.DLLM_MAX_K:
-            raise UnsupportedError(f"{weights[0].name}: {k} inputs are more than the {lib.DLLM_MAX_K} of an int8 layer")
+        if k > lib.DLLM_MAX_K:
+            raise UnsupportedError(f"{weights[0].name}: {k} inputs are more than the {lib.DLLM_MAX_K} of a layer")
         w = self._new(sum(t.shape[0] for t in weights), k, scheme)
         arrays = [aligned(lib.dllm_weight_bytes(w)), aligned(lib.dllm_scale_bytes(w))]
         w.weight, w.scale = pointer(arrays[0]), floats(arrays[1])

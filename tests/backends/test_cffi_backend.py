@@ -199,3 +199,12 @@ def test_wrong_arguments_are_refused() -> None:
     wide = Tensor("wide", np.broadcast_to(np.float32(1), (1, 200_000)), "F32")
     with pytest.raises(UnsupportedError, match="200000 inputs"):
         backend.prepare_linear([wide], "qd8-f32-qc8w")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_more_inputs_than_the_kernels_take_are_refused_by_name(scheme):
+    backend, most = CffiBackend(1), 1 << 17
+    handle = backend.prepare_linear([from_array(np.ones((1, most), np.float32))], scheme)
+    np.testing.assert_allclose(backend.linear(np.ones((1, most), np.float32), handle), most, rtol=0.05)  # int4 makes the extreme 5 % smaller
+    with pytest.raises(UnsupportedError, match=f"wide: {most + 1} inputs"):
+        backend.prepare_linear([from_array(np.ones((1, most + 1), np.float32), "wide")], scheme)

@@ -21,7 +21,7 @@
 #define DLLM_SCHEMES 5
 #define DLLM_GROUP 128
 
-#define DLLM_MAX_K 131072 /* inputs of an int8 layer: int32 sums of products of codes cannot overflow */
+#define DLLM_MAX_K 131072 /* inputs of a layer: int32 sums of products of codes cannot overflow */
 #define DLLM_MAX_THREADS 256
 
 /* ---- the dispatch table: one row per instruction set, best first ---- */
