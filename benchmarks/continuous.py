@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import re
 import shutil
@@ -181,8 +182,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4, help="interleaved rounds (default 4)")
     parser.add_argument("--bench", default="^quick", help="regular expression of benchmarks (default ^quick)")
     args = parser.parse_args()
-    if args.factor <= 1 or args.rounds < 1:
+    if not 1 < args.factor < math.inf or args.rounds < 1:
         parser.error("--factor must be above 1, --rounds at least 1")
+    try:
+        re.compile(args.bench)
+    except re.error as error:
+        parser.error(f"--bench {args.bench!r} is no regular expression: {error}")
     try:
         worse = compare(args)
     except (Trouble, subprocess.CalledProcessError) as trouble:

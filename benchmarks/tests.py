@@ -202,6 +202,20 @@ class TestTables:
             return performance_tables.TABLES[f"bench_{kind}"]().splitlines()
 
 
+def test_wrong_arguments_are_refused_before_anything_is_built() -> None:
+    for words in (["--factor", "1"], ["--factor", "nan"], ["--rounds", "0"], ["--bench", "("]):
+        said = io.StringIO()
+        with mock.patch("sys.argv", ["continuous.py", *words]), mock.patch.object(continuous, "compare") as compare:
+            try:
+                with redirect_stderr(said):
+                    continuous.main()
+                code: object = 0
+            except SystemExit as stop:
+                code = stop.code
+        assert (code, compare.called) == (2, False), words
+        assert words[0] in said.getvalue()
+
+
 def test_the_scripts_import() -> None:
     for name in ("cache_ratio", "neighbour", "packed_open", "processes"):
         assert callable(import_module(f"benchmarks.{name}").main)

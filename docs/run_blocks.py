@@ -270,6 +270,9 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", type=Path)
     parser.add_argument("--list", action="store_true", dest="only_list")
     given = parser.parse_args()
+    for page in given.pages:
+        if not page.is_file():
+            parser.error(f"no page {page}")
     pages = (
         given.pages or sorted(page for page in DOCS.glob("*.md") if page.name not in NOT_HERE)[::-1]
     )  # long ones first

@@ -1,4 +1,4 @@
-"""Backend "numba-int8": int8 linear layers compiled at run time by numba. numba is imported only inside the factory."""
+"""Backend "numba-int8": int8 and int4 linear layers compiled at run time by numba, imported in the factory only."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def dllm_register_backends(register: Callable[..., None]) -> None:
             raise BackendUnavailable(f"numba cannot be imported: {error}", 'pip install "numba>=0.62"') from error
         return NumbaBackend(threads)
 
-    register("numba-int8", make, priority=10, summary="int8 linear layers compiled at run time by numba")
+    register("numba-int8", make, priority=10, summary="int8 and int4 linear layers compiled at run time by numba")
