@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..backend import F32, F64, I64, Rows
+from ..errors import CheckpointError
 from ..models.base import Model
 from . import confidence
 from .canvas import Canvas, prompt_positions
@@ -81,6 +82,12 @@ class Proposer:
         with self.model.backend.clock.time("sampling"):
             found = self._propose(h, at, total, requests)
             checked = self._verify(h, at, total, requests)
+        if np.isnan(found.probability).any():
+            raise CheckpointError(
+                f"the logits of this model are no numbers: its weights are damaged, or too large for scheme "
+                f"{self.model.scheme}",
+                "compare the files with their source, or try --scheme f32",
+            )
         bounds = np.cumsum([0, *sizes])
         split = [found.take(np.arange(a, b)) for a, b in itertools.pairwise(bounds)]
         return split, np.split(checked, np.cumsum([len(v) for v in verifiers])[:-1]), len(rows)

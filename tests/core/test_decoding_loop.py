@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from dllm_core.decoding import schedule
 from dllm_core.decoding.loop import decode
 from dllm_core.decoding.options import DecodeOptions
+from dllm_core.errors import CheckpointError
+from dllm_core.models.llada import Llada
 from dllm_core.testing import random_model
+from dllm_core.testing.random_model import random_checkpoint
 
 MODEL = random_model(NumpyBackend(1), layers=1, width=32, mlp=48, vocab=40)
 MASK, EOS = MODEL.facts.mask_id, MODEL.facts.eos_id
@@ -189,3 +192,14 @@ def test_properties_of_every_decode(prompts, chosen, extra):
     for prompt, canvas in zip(prompts, canvases, strict=True):
         if MASK not in prompt and MASK not in canvas[len(prompt) :]:
             assert canvas[: len(prompt)].tolist() == prompt
+
+
+@pytest.mark.parametrize("tensor", ["blocks.1.attn_norm.weight", "ff_out.weight"])
+@pytest.mark.parametrize("chosen", [{}, {"temperature": 0.7}, {"cfg_scale": 1.0}])
+def test_a_model_whose_logits_are_no_numbers_is_refused(tensor, chosen):
+    """Damage in a layer or in the head; before, token 0 was written to the end."""
+    config, tensors = random_checkpoint()
+    tensors.arrays[f"model.transformer.{tensor}"].flat[3] = np.nan
+    model = Llada(config, tensors, NumpyBackend(1), "f32")
+    with pytest.raises(CheckpointError, match="no numbers"):
+        list(decode(model, [[5, 6]], DecodeOptions(max_tokens=4, steps=4, block_length=4, **chosen)))
