@@ -58,12 +58,13 @@ class BackendConformance:
 
     def test_names_itself(self, variants: list[Backend]) -> None:
         rows = [backend.isa for backend in variants]
-        assert len(set(rows)) == len(rows)
+        assert len(set(rows)) == len(rows), f"two variants have the same isa: {rows}"
         for backend in variants:
-            assert backend.name == (self.backend_name or backend.name)
-            assert backend.isa
-            assert "f32" in backend.schemes  # the fallback serves it
-            assert backend.default_scheme in backend.schemes
+            name, schemes = self.backend_name or backend.name, backend.schemes
+            assert backend.name == name, f"registered as {name!r}, but the class says name = {backend.name!r}"
+            assert backend.isa, "isa is empty"
+            assert "f32" in schemes, f"schemes are {schemes}: f32 is missing, which every backend has"
+            assert backend.default_scheme in schemes, f"default_scheme {backend.default_scheme} is none of {schemes}"
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_equals_the_reference(self, case: Case, variants: list[Backend]) -> None:
