@@ -58,6 +58,8 @@ class Registry:
         if name not in self.backends:
             near = difflib.get_close_matches(name, self.backends, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
+            broken = [status.name for status in self.plugins if status.error is not None]
+            hint += f"broken plugins, see dllm plugins: {', '.join(broken)}; " if broken else ""
             raise UsageError(f"unknown backend {name!r}", f"{hint}known backends: {', '.join(sorted(self.backends))}")
         return self.backends[name].factory(threads)
 

@@ -131,6 +131,14 @@ def test_an_unknown_backend_is_never_replaced():
     assert "numpi" in error.value.message
     assert "did you mean 'numpy'" in error.value.hint
     assert "numba-int8" in error.value.hint
+    assert "broken" not in error.value.hint
+
+
+def test_whoever_asks_for_a_backend_of_a_broken_plugin_hears_of_it(install):
+    install("dllm_test_broken", "import no_such_module_anywhere")
+    with pytest.raises(UsageError) as error:
+        load_registry().backend("mine", 1)
+    assert "broken plugins, see dllm plugins: dllm_test_broken; known" in error.value.hint
 
 
 UNAVAILABLE = """
