@@ -95,6 +95,8 @@ class Engine:
 
     def stream(self, prompts: Sequence[Sequence[int]], options: DecodeOptions) -> Iterator[Step]:
         """Decode several prompts (token ids) at once; yields one Step per forward pass."""
+        if isinstance(prompts, str) or any(isinstance(ids, str) for ids in prompts):
+            raise UsageError("stream takes lists of token ids, not text", "give [engine.encode(text)]")
         for ids in prompts:
             self._checked(list(ids))
             self.check_fits(len(ids), options.max_tokens)
@@ -131,6 +133,8 @@ class Engine:
         **given: Any,
     ) -> list[Generation]:
         """Answer several prompts of any lengths in one canvas; `on_step` sees every step."""
+        if isinstance(prompts, str):
+            raise UsageError("generate_batch takes a list of prompts, not one text", "give [text], or call generate")
         options = self.options(**given)
         ids = [self.encode(p, chat) for p in prompts]
         return self._collect(self.stream(ids, options), [len(p) for p in ids], options, on_step) if ids else []

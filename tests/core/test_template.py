@@ -161,3 +161,17 @@ def test_blocks_of_a_shifted_model_that_start_with_text_are_filled(cache, schedu
     filled = engine.fill(ids, cache=cache, schedule=schedule, block_length=3, suppress_ids=(mask,))
     assert filled.masks_left == 0
     assert [t for t, before in zip(filled.tokens, ids, strict=True) if before != mask] == [i for i in ids if i != mask]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ENGINE.generate_batch("abc", max_tokens=2),
+        lambda: ENGINE.stream("abc", ENGINE.options(max_tokens=2)),
+        lambda: ENGINE.stream(["abc"], ENGINE.options(max_tokens=2)),
+    ],
+)
+def test_one_text_is_no_list_of_prompts(call):
+    with pytest.raises(UsageError, match=r"not (one )?text") as error:
+        call()
+    assert error.value.hint
