@@ -91,7 +91,10 @@ class PackedFolder(Folder):
                 "convert the source model again for this backend",
             )
         if self.warn is not None:
-            self.warn(f"{self.path} is packed as {self.layout}; rearranged in memory for {own}: convert it again")
+            self.warn(
+                f"{self.path} is packed as {self.layout}; rearranged in memory for {own}: "
+                f"convert it again with --backend {backend.name}"
+            )
             self.warn = None
         return backend.unpack_file(rearrange(arrays, self.layout, own, n, k), Packed(own, n, k))
 
