@@ -85,12 +85,23 @@ def huge_pages(mapped: np.memmap) -> np.memmap:
 
 def forget(raw: npt.NDArray[Any]) -> None:
     """Unmap the pages of a part of a file; the system keeps them cached, and maps them again when they are read."""
+    _advise(raw, "MADV_DONTNEED")
+
+
+def scattered(raw: npt.NDArray[Any]) -> None:
+    """Say that of this part of a file single rows are read: else each maps, and counts as, two megabytes."""
+    _advise(raw, "MADV_NOHUGEPAGE")
+
+
+def _advise(raw: npt.NDArray[Any], advice: str) -> None:
+    """madvise for the pages of a memory-mapped array; nothing for others, and where the system has no such advice."""
     file = getattr(raw, "_mmap", None)
-    if file is None or not hasattr(mmap, "MADV_DONTNEED") or not raw.flags.c_contiguous:
+    if file is None or not hasattr(mmap, advice) or not raw.flags.c_contiguous:
         return
     first = raw.ctypes.data - np.frombuffer(file, np.uint8).ctypes.data
     start = first // mmap.PAGESIZE * mmap.PAGESIZE
-    file.madvise(mmap.MADV_DONTNEED, start, first + raw.nbytes - start)
+    with suppress(OSError):
+        file.madvise(getattr(mmap, advice), start, first + raw.nbytes - start)
 
 
 def from_array(array: npt.ArrayLike, name: str = "array") -> Tensor:

@@ -20,6 +20,7 @@ from ..errors import CheckpointError, UnsupportedError, UsageError, quote
 from ..models.base import Shaped
 from ..packing import Layout, Packed, packs, rearrange
 from ..quant import get_scheme
+from ..tensors import Tensor, scattered
 from .files import parse_object
 from .folder import PACKED, Folder
 from .shard import Shard
@@ -60,6 +61,12 @@ class PackedFolder(Folder):
 
     def _open_shards(self) -> list[Shard]:
         return [Shard(self.path / PACKED)]
+
+    def tensor(self, name: str) -> Tensor:
+        """What is no projection: the embedding, of which a pass reads a few rows, and norms."""
+        tensor = super().tensor(name)
+        scattered(tensor.raw)
+        return tensor
 
     def check_scheme(self, wanted: str | None) -> str:
         """The scheme of the file; UsageError if another one is wanted."""

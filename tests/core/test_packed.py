@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 from collections import namedtuple
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -409,3 +410,18 @@ def test_a_failing_backend_is_told_apart_from_a_layout_that_lies(llada, tmp_path
 
     with pytest.raises(DllmError, match="its layout says"):
         convert(llada, tmp_path / "out", Liar(1), "f32")
+
+
+def test_the_embedding_is_not_mapped_in_huge_pages(llada, tmp_path):
+    """A pass reads a few rows of it, and each would count as two megabytes of memory."""
+    convert(llada, tmp_path / "out", NumpyBackend(1), "f32")
+    raw = open_folder(tmp_path / "out").tensor("model.transformer.wte.weight").raw
+    flags, inside = set(), False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and ":" not in first:
+            start, stop = (int(part, 16) for part in first.split("-"))
+            inside = start <= raw.ctypes.data < stop
+        elif inside and line.startswith("VmFlags:"):
+            flags = set(line.split()[1:])
+    assert "nh" in flags
