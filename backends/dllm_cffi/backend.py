@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dllm_numpy.backend import NumpyBackend
 
 from dllm_core import quant
-from dllm_core.backend import F32, I64, Handle, KVLayer, LayerWeights, Rows, Scores, select_rows
+from dllm_core.backend import F32, I64, Handle, LayerWeights, Rows, Scores, select_rows
 from dllm_core.errors import UnsupportedError
 from dllm_core.packing import Layout, Packed, lines
 from dllm_core.tensors import Tensor
@@ -22,6 +22,7 @@ from ._native import ffi, lib
 from .marshal import (
     CLayer,
     CRows,
+    NativeKV,
     aligned,
     call,
     checked,
@@ -267,11 +268,12 @@ class CffiBackend(NumpyBackend):
         if len(rows) == 0 or (keep is not None and len(keep) == 0):
             return super().layer(x, w, kv, rows, keep)
         x = checked(x, np.float32, (len(rows), w.qkv.k))
-        layer, every, queries, kept = self._layer(w), self._rows(rows), self._rows(rows), ffi.NULL
+        layer, every, kept = self._layer(w), self._rows(rows), ffi.NULL
+        queries = every
         if keep is not None:
             keep = np.ascontiguousarray(keep, np.int64)
             queries, kept = CRows.of(select_rows(rows, keep)), longs(keep)
-        store = kv_store(kv, layer.struct.kv_heads, layer.struct.head_dim)
+        store = kv.store if isinstance(kv, NativeKV) else kv_store(kv, w.kv_heads, w.head_dim)
         self._check_reach(every, layer.positions, min(len(kv.k), len(kv.v)))
         out = np.empty((len(queries.rows), x.shape[1]), np.float32)
         scratch = self._scratch(lib.dllm_layer_scratch(layer.struct, self.threads, len(rows)))
@@ -285,7 +287,7 @@ class CffiBackend(NumpyBackend):
     def allocate_kv(self, layers: int, slots: int, kv_heads: int, head_dim: int) -> list[Any]:
         """Stores [slots, G, D] whose heads lie in one piece each: attention reads them as streams."""
         stores = [np.zeros((2, kv_heads, slots, head_dim), np.float32) for _ in range(layers)]
-        return [KVLayer(*store.transpose(0, 2, 1, 3)) for store in stores]
+        return [NativeKV.of(*store.transpose(0, 2, 1, 3)) for store in stores]
 
     @staticmethod
     def _check_reach(rows: CRows, positions: int, slots: int) -> None:

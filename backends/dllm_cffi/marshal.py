@@ -66,6 +66,18 @@ def kv_store(kv: KVLayer, heads: int, head_dim: int) -> Any:
     return ffi.new("dllm_kv *", [floats(kv.k), floats(kv.v), kv.k.strides[0] // 4, kv.k.strides[1] // 4])
 
 
+class NativeKV(KVLayer):
+    """Keys and values with their C struct, made once: every layer of every pass asks for it."""
+
+    store: Any
+
+    @classmethod
+    def of(cls, k: F32, v: F32) -> NativeKV:
+        found = cls(k, v)
+        found.store = kv_store(found, *k.shape[1:])
+        return found
+
+
 def output(out: F32 | None, shape: tuple[int, ...]) -> F32:
     """`out` if it can hold `shape`, or a new array."""
     if out is None:

@@ -16,9 +16,7 @@ with several groups 16 more hold the float sums, part of them on the stack while
 additions are enough to start one vpdpbusd per cycle. A panel of K = 4096 is 128 KiB and stays in the second-level
 cache while all tiles pass over it; they fetch the thread's next panel ahead, each a part of it.
 
-Share of the measured vpdpbusd peak on Zen 4, one thread, N = K = 4096, cold weights, with quantisation of the
-activations and float results; one scale per output / groups of 128 / four bits: 93 / 90 / 89 % at 128 rows,
-92 / 89 / 89 % at 32, 91 / 88 / 88 % at 8, 13 / 13 / 19 % at 1, where memory is the limit.
+Measured: docs/performance.md.
 """
 
 from __future__ import annotations

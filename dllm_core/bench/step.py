@@ -59,7 +59,9 @@ class Work:
         def watch_layer(x: Any, w: Any, kv: Any, rows: Rows, keep: Any = None) -> Any:
             i = len(self.layer_seconds) % self.model.facts.layers
             kept = len(rows) if keep is None else len(keep)
-            self.operations += self._products(len(rows), f"layers.{i}.qkv")
+            outputs, width = self.shapes.get(f"layers.{i}.qkv", (0, 0))
+            _, queries = self.shapes.get(f"layers.{i}.attn_out", (0, 0))
+            self.operations += 2 * width * (len(rows) * (outputs - queries) + kept * queries)
             self.operations += self._products(kept, *(f"layers.{i}.{part}" for part in ("attn_out", "gate_up", "down")))
             found: list[Any] = []
             self.layer_seconds.append(timed(lambda: found.append(layer(x, w, kv, rows, keep))))

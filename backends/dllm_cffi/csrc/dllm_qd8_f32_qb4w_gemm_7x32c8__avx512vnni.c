@@ -13,8 +13,7 @@
  * bytes get none: both halves are unpacked from memory, in assembly because the compiler would load them
  * once. A step costs 28 vpdpbusd, 4 vpandd and 2 vpsrld.
  *
- * Measured on one Zen 4 core, 4096 x 4096, as its neighbours: 88 % of the vpdpbusd peak at 128 rows, 88 % at
- * 32, 86 % at 8; at 1 row 90 % of the memory bandwidth. */
+ * Measured: docs/performance.md. */
 #include "avx512.h"
 
 enum { MR = 7 };

@@ -10,8 +10,7 @@
  * Registers: 14 x 2 sums, 2 weights, 1 broadcast of activations: 31 of 32. Per step 28 vpdpbusd (28 cycles)
  * against 2 + 14 loads.
  *
- * Measured on one Zen 4 core, weights not in cache, quantisation and outputs included, 4096 x 4096: 92 % of
- * the vpdpbusd peak at 128 rows, 91 % at 32, 82 % at 8; at 1 row 95 % of the memory bandwidth. */
+ * Measured: docs/performance.md. */
 #include "avx512.h"
 
 enum { MR = 14 };

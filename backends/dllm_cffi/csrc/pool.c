@@ -21,7 +21,7 @@
 #define PAUSE() ((void)0)
 #endif
 
-enum { SPIN_NANOSECONDS = 80000, PAUSES_PER_CHECK = 32 };
+enum { SPIN_NANOSECONDS = 200000, PAUSES_PER_CHECK = 32 };
 static const unsigned OPEN = 1u << 31;
 
 static struct {
