@@ -61,7 +61,7 @@ def kv_store(kv: KVLayer, heads: int, head_dim: int) -> Any:
     for name, store in (("k", kv.k), ("v", kv.v)):
         if store.dtype != np.float32 or not store.flags.writeable or store.shape[1:] != (heads, head_dim):
             raise ValueError(f"{name} must be writeable float32 [slots, {heads}, {head_dim}], got {store.shape}")
-        if store.strides != kv.k.strides or store.strides[2] != 4:
+        if store.size and (store.strides != kv.k.strides or store.strides[2] != 4):
             raise ValueError(f"k and v must have equal strides and whole heads, got {kv.k.strides} and {store.strides}")
     return ffi.new("dllm_kv *", [floats(kv.k), floats(kv.v), kv.k.strides[0] // 4, kv.k.strides[1] // 4])
 

@@ -123,13 +123,14 @@ def test_a_wrong_kernel_is_not_timed(llada, registry):
 
 @pytest.mark.parametrize("name", ["numpy", "cffi-simd"])
 def test_step_counts_the_products_that_are_done(name, llada, registry):
-    """d 32, 4 heads and 2 kv heads of 8: qkv 64x32, out 32x32, gate_up 96x32, down 32x48, head 131x32."""
+    """d 32, 4 heads and 2 kv heads of 8: qkv 64x32, out 32x32, gate_up 96x32, down 32x48, head 131x32. In the last
+    layer, keys and values are wanted of all rows, queries and the rest of those that are kept."""
     model, source = open_model(str(llada), registry.backend(name, 1), "qd8-f32-qc8w", registry)
     rest = 32 * 32 + 96 * 32 + 32 * 48
     for rows, head, cached in ((6, 2, 0), (6, 6, 9), (5, 0, 1)):
         _, result = bench_step(model, source, "x", rows, head, cached, repeats=2)
         kept = head if head else rows
-        products = rows * (64 * 32 + rest) + rows * 64 * 32 + kept * rest + head * 131 * 32
+        products = rows * (64 * 32 + rest) + rows * 32 * 32 + kept * (32 * 32 + rest) + head * 131 * 32
         assert result["gops"] == pytest.approx(2 * products / result["ms"] / 1e6)
         assert (result["rows"], result["head_rows"], result["cached"]) == (rows, head, cached)
         assert len(result["layers"]) == 2
