@@ -120,6 +120,7 @@ class Watch:
         self.finished = [None] * len(self.canvases)
 
     def see(self, step):
+        left = any(np.any(c == MASK) for c in self.canvases)
         assert [len(c) for c in step.canvas] == [len(c) for c in self.canvases]
         for s, (before, after) in enumerate(zip(self.canvases, step.canvas, strict=True)):
             if self.finished[s] is not None:
@@ -128,7 +129,8 @@ class Watch:
             self.sequence(s, before, after, step.position[mine], step.token[mine], step.revoked[s], step.finished[s])
         self.canvases, self.finished = step.canvas, step.finished
         assert np.all(np.isfinite(step.confidence))
-        assert step.rows_run > 0
+        # a step that the schedule has left over runs nothing where every row is cached
+        assert step.rows_run > 0 or (self.options.cache == "interstep" and not left)
 
     def sequence(self, s, before, after, position, token, revoked, finished):
         assert len(np.unique(position)) == len(position)
@@ -231,6 +233,22 @@ def test_templates_and_numbers_at_random(canvases, chosen, given_numbers, extra,
     steps = -(-given_numbers["max_tokens"] // given_numbers["block_length"]) + extra
     options = DecodeOptions(**{name: getattr(chosen, name) for name in names}, **given_numbers, steps=steps)
     check(MODELS[which], Canvas.template(canvases, MASK), options)
+
+
+def test_a_step_that_is_left_over_runs_no_row_where_all_are_cached():
+    given = {
+        "max_tokens": 9,
+        "block_length": 1,
+        "steps": 9,
+        "schedule": "timesteps",
+        "cache": "interstep",
+        "refresh": 2,
+    }
+    options = DecodeOptions(commit="threshold", threshold=0.0, **given)
+    steps = list(decode_canvas(PLAIN, Canvas.template([[MASK]], MASK), options))
+    assert steps[0].rows_run == 1
+    assert 0 in [step.rows_run for step in steps[1:]]
+    assert all(len(step.token) == 0 for step in steps[1:])
 
 
 # ---- what must not matter ----
