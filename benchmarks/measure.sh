@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures everything that docs/performance.md shows, into docs/results/, and renders the page. Nothing else should run.
-# Takes about twenty minutes, 10 GB of memory and 9 GB of disk.
+# Takes about ten minutes, 10 GB of memory and 9 GB of disk.
 #   benchmarks/measure.sh [--only PATTERN] [THREADS]
 # PATTERN is a shell pattern of result names: 'bench-kernel-*', 'bench-step-*', bench-packed. THREADS: all cores if not
 # given. A measurement that fails is named at the end, the others are made; the exit code is then 1.

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dllm_core import packing
 from dllm_core.backend import F32, KVLayer, LayerWeights, Rows, Scores
 
 from ._native import ffi, lib
-
-LINE = 64
-HUGE_PAGE = 1 << 21
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:
@@ -21,10 +19,7 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
     numpy asks for huge pages itself (from 4 MiB on); they make up to a fifth of the speed where memory is the limit.
     """
-    alignment = HUGE_PAGE if size >= 2 * HUGE_PAGE else LINE
-    block = np.empty(size + alignment, np.uint8)
-    start = -block.ctypes.data % alignment
-    return block[start : start + size]
+    return packing.aligned((size,), np.uint8)
 
 
 def pointer(array: npt.NDArray[Any], ctype: str = "void *") -> Any:
