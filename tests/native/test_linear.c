@@ -179,12 +179,11 @@ static void check_fallback(const shape *s, const dllm_linear *l, const float *x,
         return;
     CHECK(g->nr == own->nr && g->kr == own->kr && g->b_bits == own->b_bits, "another layout");
     dllm_packed p;
-    int64_t count = s->rows * s->n, bytes = dllm_packed_plan_for(&p, g, l, s->threads, s->rows, NULL);
+    int64_t count = s->rows * s->n, bytes = dllm_packed_plan_for(&p, g, l, s->threads, s->rows, NULL, NULL);
     float *y = exact(count * 4);
     void *scratch = exact(bytes);
     dllm_input input = {.kind = DLLM_PLAIN, .x = x};
-    dllm_packed_plan_for(&p, g, l, s->threads, s->rows, scratch);
-    dllm_packed_fill(&p, &input);
+    dllm_packed_plan_for(&p, g, l, s->threads, s->rows, &input, scratch);
     dllm_packed_gemm(&p, y, NULL, NULL);
     for (int64_t i = 0; i < count; i++)
         CHECK(fabs(y[i] - want[i]) <= 2e-6 * (double)(s->k + 8) * (s->extreme ? 20 : 1),

@@ -138,7 +138,7 @@ typedef struct {
 
 /* Seconds spent in a call are added here. */
 typedef struct {
-    double gemm, attention, other;
+    double gemm, attention;
 } dllm_seconds;
 
 /* Keys and values of one layer: head_dim floats of slot s and head g at s * slot_stride + g * head_stride.

@@ -8,7 +8,7 @@ enum { PANELS = 16, COLUMNS = 2048 }; /* of a block: in the head, and of given l
 /* Blocks do not depend on the threads, and states are merged in ascending order: nor does the result. */
 typedef struct {
     const dllm_ops *ops;
-    const dllm_packed *p; /* the head and its rows, or NULL: logits are given */
+    dllm_packed *p; /* the head and its rows, or NULL: logits are given */
     const float *given;
     float *logits; /* [threads][rows][PANELS * nr] */
     int64_t rows, columns, blocks;
@@ -18,12 +18,12 @@ typedef struct {
 
 static void score_block(void *arg, int64_t block, int worker) {
     const score_job *j = arg;
-    const dllm_packed *p = j->p;
+    dllm_packed *p = j->p;
     int64_t panels = dllm_ceil_div(p->w->n, p->g->nr), width = PANELS * p->g->nr;
     int64_t first = block * PANELS, last = first + PANELS < panels ? first + PANELS : panels;
     int64_t column = first * p->g->nr, columns = p->w->n - column < width ? p->w->n - column : width;
     float *logits = j->logits + worker * j->rows * width;
-    dllm_packed_panels(p, first, last, logits, width);
+    dllm_packed_panels(p, worker, first, last, logits, width);
     j->ops->statistics_block(logits, width, columns, column, 0, j->rows, j->states + block * j->rows);
 }
 
@@ -45,8 +45,8 @@ static void finish_row(void *arg, int64_t row, int worker) {
 }
 
 static int64_t plan(score_job *j, dllm_packed *p, const dllm_linear *head, int threads, int64_t rows,
-                    void *scratch) {
-    int64_t used = dllm_packed_plan(p, head, threads, rows, scratch);
+                    const dllm_input *input, void *scratch) {
+    int64_t used = dllm_packed_plan(p, head, threads, rows, input, scratch);
     *j = (score_job){.ops = p->row->ops, .p = p, .rows = rows};
     j->blocks = dllm_ceil_div(dllm_ceil_div(head->n, p->g->nr), PANELS);
     j->logits = dllm_carve(scratch, &used, threads * rows * PANELS * p->g->nr * (int64_t)sizeof(float));
@@ -57,7 +57,7 @@ static int64_t plan(score_job *j, dllm_packed *p, const dllm_linear *head, int t
 int64_t dllm_score_scratch(const dllm_linear *head, int threads, int64_t rows) {
     score_job job;
     dllm_packed p;
-    return dllm_linear_scratch(head, threads, rows) ? plan(&job, &p, head, threads, rows, NULL) : 0;
+    return dllm_linear_scratch(head, threads, rows) ? plan(&job, &p, head, threads, rows, NULL, NULL) : 0;
 }
 
 int dllm_score(int threads, const dllm_linear *head, const float *x, int64_t rows, const dllm_scores *scores,
@@ -67,9 +67,8 @@ int dllm_score(int threads, const dllm_linear *head, const float *x, int64_t row
     score_job job;
     dllm_packed p;
     dllm_input input = {.kind = DLLM_PLAIN, .x = x};
-    plan(&job, &p, head, threads, rows, scratch);
+    plan(&job, &p, head, threads, rows, &input, scratch);
     job.scores = scores;
-    dllm_packed_fill(&p, &input);
     dllm_parallel(threads, job.blocks, score_block, &job);
     dllm_parallel(job.blocks * rows < 256 ? 1 : threads, rows, finish_row, &job);
     return DLLM_OK;

@@ -69,8 +69,7 @@ static void linear(int threads, const dllm_linear *w, int kind, const float *x, 
                    int64_t rows, float *y, const float *residual, void *scratch) {
     dllm_packed p;
     dllm_input input = {.kind = kind, .eps = eps, .x = x, .norm = norm};
-    dllm_packed_plan(&p, w, threads, rows, scratch);
-    dllm_packed_fill(&p, &input);
+    dllm_packed_plan(&p, w, threads, rows, &input, scratch);
     dllm_packed_gemm(&p, y, residual, NULL);
 }
 
@@ -118,8 +117,7 @@ static void each_row(projection *j, int64_t rows, void (*row)(void *, int64_t, i
 static void project_part(const projection *j, const float *x, int64_t rows, int64_t first, int64_t last) {
     dllm_packed p;
     dllm_input input = {.kind = DLLM_NORMED, .eps = j->w->eps, .x = x, .norm = j->w->attn_norm};
-    dllm_packed_plan(&p, j->w->qkv, j->threads, rows, j->packed);
-    dllm_packed_fill(&p, &input);
+    dllm_packed_plan(&p, j->w->qkv, j->threads, rows, &input, j->packed);
     dllm_packed_gemm_part(&p, first, last, j->qkv);
 }
 
@@ -190,17 +188,11 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
     linear(threads, w->attn_out, DLLM_PLAIN, s.attended, NULL, 0, n, y, keep ? y : x, s.packed);
     dllm_packed p;
     dllm_input normed = {.kind = DLLM_NORMED, .eps = w->eps, .x = y, .norm = w->mlp_norm};
-    dllm_packed_plan(&p, w->gate_up, threads, n, s.packed);
-    dllm_packed_fill(&p, &normed);
+    dllm_packed_plan(&p, w->gate_up, threads, n, &normed, s.packed);
     int activated = dllm_packed_swiglu(&p, s.gate_up);
     if (!activated)
         dllm_packed_gemm(&p, s.gate_up, NULL, NULL);
-    lap(&since, &seconds->gemm);
-    dllm_input hidden = {.kind = activated ? DLLM_PLAIN : DLLM_SWIGLU, .x = s.gate_up};
-    dllm_packed_plan(&p, w->down, threads, n, s.packed);
-    dllm_packed_fill(&p, &hidden);
-    lap(&since, &seconds->other);
-    dllm_packed_gemm(&p, y, y, NULL);
+    linear(threads, w->down, activated ? DLLM_PLAIN : DLLM_SWIGLU, s.gate_up, NULL, 0, n, y, y, s.packed);
     lap(&since, &seconds->gemm);
     return DLLM_OK;
 }

@@ -13,14 +13,6 @@
 
 #include "pool.h"
 
-#if defined(__x86_64__) || defined(__i386__)
-#define PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define PAUSE() __asm__ volatile("yield")
-#else
-#define PAUSE() ((void)0)
-#endif
-
 enum { SPIN_NANOSECONDS = 200000, PAUSES_PER_CHECK = 32 };
 static const unsigned OPEN = 1u << 31;
 
@@ -55,7 +47,7 @@ static int spin_while(atomic_uint *word, unsigned value) {
         for (int i = 0; i < PAUSES_PER_CHECK; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != value)
                 return 1;
-            PAUSE();
+            DLLM_PAUSE();
         }
     } while (now() < end);
     return 0;
