@@ -106,10 +106,14 @@ class Clock:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    layers: dict[int, float] = field(default_factory=dict)  # the same by layer
     _nested: float = 0.0  # seconds measured inside the innermost open `time`
 
     def add(self, kind: str, seconds: float) -> None:
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+    def add_layer(self, number: int, seconds: float) -> None:
+        self.layers[number] = self.layers.get(number, 0.0) + seconds
 
     @contextmanager
     def time(self, kind: str) -> Iterator[None]:
@@ -314,9 +318,22 @@ class Backend(ABC):
     def layer(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
         """One transformer layer: x [R, d] -> [R, d], or only the rows `keep` of it (int64, ascending): [len(keep), d].
 
-        What the graphs call. `keep` changes which rows come back, never their values beyond rounding.
+        `keep` changes which rows come back, never their values beyond rounding.
         """
         return self.mlp(self.attention_block(x, w, kv, rows, keep), w)
+
+    def layers(
+        self, x: F32, layers: Sequence[LayerWeights], kv: Sequence[Any], rows: Rows, keep: I64 | None = None
+    ) -> F32:
+        """All layers, one after the other, each with its `kv`: x [R, d] -> [R, d], or [len(keep), d] from the last.
+
+        What the graphs call. An override tells `clock.add_layer` each layer's seconds.
+        """
+        for i, (w, store) in enumerate(zip(layers, kv, strict=True)):
+            start = time.perf_counter()
+            x = self.layer(x, w, store, rows, keep if i == len(layers) - 1 else None)
+            self.clock.add_layer(i, time.perf_counter() - start)
+        return x
 
     def score(self, h: F32, head: Handle) -> Scores:
         """Vocabulary statistics of linear(h, head): h [R, d], already normalised, head of N = V outputs.

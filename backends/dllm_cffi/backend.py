@@ -43,6 +43,8 @@ SCHEME_CODES = {
     "qd8-f32-qb8w": lib.DLLM_QB8W,
     "qd8-f32-qb4w": lib.DLLM_QB4W,
 }
+# Of one call at most: the time until Ctrl-C is heard, some tenths of a second.
+PRODUCTS_PER_CALL = 1 << 36
 STORED_CODES = {"F32": 0, "BF16": 1, "F16": 2}
 
 
@@ -267,21 +269,44 @@ class CffiBackend(NumpyBackend):
     def layer(self, x: F32, w: LayerWeights, kv: Any, rows: Rows, keep: I64 | None = None) -> F32:
         if len(rows) == 0 or (keep is not None and len(keep) == 0):
             return super().layer(x, w, kv, rows, keep)
-        x = checked(x, np.float32, (len(rows), w.qkv.k))
-        layer, every, kept = self._layer(w), self._rows(rows), ffi.NULL
-        queries = every
+        return self.layers(x, [w], [kv], rows, keep)
+
+    def layers(
+        self, x: F32, layers: Sequence[LayerWeights], kv: Sequence[Any], rows: Rows, keep: I64 | None = None
+    ) -> F32:
+        if not layers or len(rows) == 0 or (keep is not None and len(keep) == 0):
+            return super().layers(x, layers, kv, rows, keep)
+        x = checked(x, np.float32, (len(rows), layers[0].qkv.k))
+        every, of_c = self._rows(rows), [self._layer(w) for w in layers]
+        stores = [
+            store.store if isinstance(store, NativeKV) else kv_store(store, w.kv_heads, w.head_dim)
+            for w, store in zip(layers, kv, strict=True)
+        ]
+        for layer, store in zip(of_c, kv, strict=True):
+            self._check_reach(every, layer.positions, min(len(store.k), len(store.v)))
+        step = max(1, PRODUCTS_PER_CALL // (len(rows) * of_c[0].products))
+        for at in range(0, len(layers), step):
+            last = at + step >= len(layers)
+            x = self._run_layers(x, of_c[at : at + step], stores[at : at + step], every, keep if last else None, at)
+        return x
+
+    def _run_layers(
+        self, x: F32, layers: list[CLayer], stores: list[Any], every: CRows, keep: I64 | None, first: int
+    ) -> F32:
+        """One call: x [R, d] through `layers`, of which the first is number `first` of the model."""
+        queries, kept = every, ffi.NULL
         if keep is not None:
             keep = np.ascontiguousarray(keep, np.int64)
-            queries, kept = CRows.of(select_rows(rows, keep)), longs(keep)
-        store = kv.store if isinstance(kv, NativeKV) else kv_store(kv, w.kv_heads, w.head_dim)
-        self._check_reach(every, layer.positions, min(len(kv.k), len(kv.v)))
-        out = output(None, (len(queries.rows), x.shape[1]))
-        scratch = self._scratch(lib.dllm_layer_scratch(layer.struct, self.threads, len(rows)))
-        seconds = ffi.new("dllm_seconds *")
-        at = (kept, floats(x), store, floats(out), scratch, seconds)
-        call(lib.dllm_layer_run(self.threads, layer.struct, every.struct, queries.struct, *at))
-        for kind in ("gemm", "attention"):
-            self.clock.add(kind, getattr(seconds, kind))
+            queries, kept = CRows.of(select_rows(every.rows, keep)), longs(keep)
+        weights = ffi.new("dllm_layer *[]", [layer.struct for layer in layers])
+        size = lib.dllm_layers_scratch(len(layers), weights, self.threads, len(x))
+        out, seconds = output(None, (len(queries.rows), x.shape[1])), ffi.new("dllm_seconds[]", len(layers))
+        at = (kept, floats(x), ffi.new("dllm_kv *[]", stores), floats(out), self._scratch(size), seconds)
+        call(lib.dllm_layers_run(self.threads, len(layers), weights, every.struct, queries.struct, *at))
+        for i, spent in enumerate(seconds):
+            self.clock.add("gemm", spent.gemm)
+            self.clock.add("attention", spent.attention)
+            self.clock.add_layer(first + i, spent.gemm + spent.attention)
         return out
 
     def allocate_kv(self, layers: int, slots: int, kv_heads: int, head_dim: int) -> list[Any]:

@@ -140,6 +140,7 @@ class CLayer:
     struct: Any
     arrays: tuple[F32, ...]
     positions: int  # length of the rotary tables
+    products: int  # a row
 
     @classmethod
     def of(cls, w: LayerWeights) -> CLayer:
@@ -151,6 +152,7 @@ class CLayer:
             setattr(struct, name, floats(array))
         for name in ("qkv", "attn_out", "gate_up", "down"):
             setattr(struct, name, getattr(w, name).struct)
+        products = sum(linear.n * linear.k for linear in (w.qkv, w.attn_out, w.gate_up, w.down))
         for name in ("heads", "kv_heads", "head_dim", "eps"):
             setattr(struct, name, getattr(w, name))
-        return cls(struct, tuple(arrays.values()), len(w.cos))
+        return cls(struct, tuple(arrays.values()), len(w.cos), products)

@@ -39,12 +39,11 @@ class Recorded:
 
 
 class Work:
-    """Operations in matrix products, counted where the graph asks for them, and seconds per layer."""
+    """Operations in matrix products, counted where the graph asks for them."""
 
     def __init__(self, model: Any, shapes: dict[str, tuple[int, int]]) -> None:
         self.model, self.shapes = model, shapes
         self.operations = 0
-        self.layer_seconds: list[float] = []
         self._inside = 0
 
     def _products(self, rows: int, *names: str) -> int:
@@ -52,20 +51,19 @@ class Work:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Watch the backend's `layer` and `score`, and `linear` with the head (decoding that must see logits)."""
+        """Watch the backend's `layers` and `score`, and `linear` with the head (decoding that must see logits)."""
         backend = self.model.backend
-        layer, score, linear = backend.layer, backend.score, backend.linear
+        layers, score, linear = backend.layers, backend.score, backend.linear
 
-        def watch_layer(x: Any, w: Any, kv: Any, rows: Rows, keep: Any = None) -> Any:
-            i = len(self.layer_seconds) % self.model.facts.layers
-            kept = len(rows) if keep is None else len(keep)
-            outputs, width = self.shapes.get(f"layers.{i}.qkv", (0, 0))
-            _, queries = self.shapes.get(f"layers.{i}.attn_out", (0, 0))
-            self.operations += 2 * width * (len(rows) * (outputs - queries) + kept * queries)
-            self.operations += self._products(kept, *(f"layers.{i}.{part}" for part in ("attn_out", "gate_up", "down")))
-            found: list[Any] = []
-            self.layer_seconds.append(timed(lambda: found.append(layer(x, w, kv, rows, keep))))
-            return found[0]
+        def watch_layers(x: Any, of: Any, kv: Any, rows: Rows, keep: Any = None) -> Any:
+            for i in range(len(of)):
+                kept = len(rows) if keep is None or i < len(of) - 1 else len(keep)
+                outputs, width = self.shapes.get(f"layers.{i}.qkv", (0, 0))
+                _, queries = self.shapes.get(f"layers.{i}.attn_out", (0, 0))
+                self.operations += 2 * width * (len(rows) * (outputs - queries) + kept * queries)
+                parts = (f"layers.{i}.{part}" for part in ("attn_out", "gate_up", "down"))
+                self.operations += self._products(kept, *parts)
+            return layers(x, of, kv, rows, keep)
 
         def watch_score(h: Any, head: Handle) -> Any:
             self.operations += self._products(len(h), "head")
@@ -80,7 +78,7 @@ class Work:
                 self.operations += self._products(len(x), "head")
             return linear(x, w, out)
 
-        watched = {"layer": watch_layer, "score": watch_score, "linear": watch_linear}
+        watched = {"layers": watch_layers, "score": watch_score, "linear": watch_linear}
         vars(backend).update(watched)
         try:
             yield
@@ -130,11 +128,12 @@ def bench_step(
     for _ in range(repeats):
         limit = limits.sample(measured.kind)
         backend.clock.seconds.clear()
+        backend.clock.layers.clear()
         work = Work(model, source.shapes)
         with work.counting():
             measured.add(limit, [timed(step)])
         splits.append(dict(backend.clock.seconds))
-        layers.append(work.layer_seconds)
+        layers.append([backend.clock.layers[i] for i in range(facts.layers)])
         operations = work.operations
     result = measured.report(operations, source.bytes)
     kinds = sorted({kind for split in splits for kind in split})

@@ -138,9 +138,7 @@ class Dream:
     def hidden(self, ids: I64, kv: list[Any], rows: Rows, keep: I64 | None = None) -> F32:
         ops = self.backend
         x = ops.embed(self.embedding, ids)  # [R, d]
-        for i, layer in enumerate(self.layers):
-            last = i == len(self.layers) - 1
-            x = ops.layer(x, layer, kv[i], rows, keep if last else None)
+        x = ops.layers(x, self.layers, kv, rows, keep)
         return ops.rms_norm(x, self.norm, self.config.rms_norm_eps)
 
     def predictor(self, positions: I64) -> I64:

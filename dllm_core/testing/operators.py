@@ -233,7 +233,8 @@ class ChooseCase(Case):
 @dataclass(frozen=True)
 class LayerCase(Case):
     """A whole layer, in four passes: all rows; the last rows of every segment against the stored keys and values of
-    the rest; other rows in their place, of which `keep` are returned; queries that write nothing, with `keep`."""
+    the rest; other rows in their place, of which `keep` are returned; queries that write nothing, with `keep`. Then two
+    layers in one call."""
 
     segments: tuple[tuple[int, int], ...]
     heads: int
@@ -287,7 +288,10 @@ class LayerCase(Case):
         cached = backend.layer(fresh.copy(), w, kv, some)
         kept = backend.layer(-fresh, w, kv, some, keep)
         asked = backend.layer(fresh.copy(), w, kv, queries, keep)
-        return Outputs(close={"whole pass": first, "cached pass": cached, "kept rows": kept, "queries": asked})
+        passes = {"whole pass": first, "cached pass": cached, "kept rows": kept, "queries": asked}
+        stores = backend.allocate_kv(2, len(whole), self.kv_heads, self.head_dim)
+        passes["two layers"] = backend.layers(x.copy(), [w, w], stores, whole, np.arange(0, len(whole), 3))
+        return Outputs(close=passes)
 
     def bounds(self, reference: Outputs) -> Mapping[str, Array | float]:
         relative = 1e-5 if self.scheme == "f32" else 2e-2

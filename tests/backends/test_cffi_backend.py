@@ -140,6 +140,29 @@ def test_bfloat16_rounds_activations_once(isa: str) -> None:
     np.testing.assert_array_equal(backend.norm_linear(x, gain, 1e-5, identity), rounded(normed))
 
 
+@pytest.mark.parametrize("in_one_call", [3, 2, 1])
+@pytest.mark.parametrize("keep", [None, [0, 3, 4]])
+def test_layers_equal_one_after_the_other(keep: list[int] | None, in_one_call: int, monkeypatch) -> None:
+    backend, rows = CffiBackend(2), two_sequences()
+    layers = [new_layer(backend, "qd8-f32-qb8w") for _ in range(3)]
+    kept = None if keep is None else np.array(keep)
+    products = sum(h.n * h.k for h in (layers[0].qkv, layers[0].attn_out, layers[0].gate_up, layers[0].down))
+    monkeypatch.setattr("dllm_cffi.backend.PRODUCTS_PER_CALL", in_one_call * LENGTH * products)
+    together, one_by_one = (backend.allocate_kv(3, LENGTH, KV_HEADS, HEAD_DIM) for _ in range(2))
+    x = want = normal(LENGTH, D, seed=7)
+    for i in range(3):
+        want = backend.layer(want, layers[i], one_by_one[i], rows, kept if i == 2 else None)
+    backend.clock.layers.clear()
+    np.testing.assert_array_equal(backend.layers(x, layers, together, rows, kept), want)
+    for found, expected in zip(together, one_by_one, strict=True):
+        np.testing.assert_array_equal(found.k, expected.k)
+        np.testing.assert_array_equal(found.v, expected.v)
+    assert list(backend.clock.layers) == [0, 1, 2]
+    assert min(backend.clock.layers.values()) > 0
+    assert len(backend.layers(x, layers, together, rows, np.array([], np.int64))) == 0
+    assert len(backend.layers(x, [], [], rows)) == LENGTH
+
+
 def test_scratch_is_allocated_once() -> None:
     backend = CffiBackend(2)
     handle = backend.prepare_linear([from_array(normal(64, 256))], "qd8-f32-qb8w")
@@ -155,7 +178,7 @@ def test_a_layer_adds_its_seconds_to_the_clock() -> None:
     w, kv = new_layer(backend, "f32"), backend.allocate_kv(1, LENGTH, KV_HEADS, HEAD_DIM)[0]
     backend.layer(normal(LENGTH, D), w, kv, two_sequences())
     backend.score(normal(3, D), w.gate_up)
-    assert set(backend.clock.seconds) == {"gemm", "attention", "other", "head"}
+    assert set(backend.clock.seconds) == {"gemm", "attention", "head"}
     assert all(seconds > 0 for seconds in backend.clock.seconds.values())
 
 

@@ -138,7 +138,7 @@ def test_step_counts_the_products_that_are_done(name, llada, registry):
         assert {"gemm", "attention"} <= set(result["split"])
         assert result["peak_rss_bytes"] > result["weight_bytes"] > 0
         check_rates(result)
-    assert "layer" not in vars(model.backend)  # nothing of the counting stays
+    assert "layers" not in vars(model.backend)  # nothing of the counting stays
 
 
 def test_step_refuses_what_does_not_fit(llada, registry):

@@ -88,13 +88,15 @@ def test_hidden_states_of_every_layer(golden_model, case, backend_name, monkeypa
     model = golden_model(case, backend_name)
     ids = case.arrays["input_ids"].astype(np.int64)
     inputs = []
-    layer = model.backend.layer
+    layers = model.backend.layers
 
-    def recording(x, *args):
-        inputs.append(x.copy())
-        return layer(x, *args)
+    def recording(x, weights, kv, rows, keep=None):
+        for w, store in zip(weights, kv, strict=True):
+            inputs.append(x.copy())
+            x = layers(x, [w], [store], rows, keep)
+        return x
 
-    monkeypatch.setattr(model.backend, "layer", recording)
+    monkeypatch.setattr(model.backend, "layers", recording)
     for b in range(len(ids)):
         inputs.clear()
         offsets = np.array([0, ids.shape[1]], np.int64)

@@ -126,7 +126,7 @@ int64_t dllm_score_scratch(const dllm_linear *head, int threads, int64_t rows);
 int dllm_score(int threads, const dllm_linear *head, const float *x, int64_t rows, const dllm_scores *scores,
                void *scratch);
 
-/* ---- a whole transformer layer ---- */
+/* ---- whole transformer layers ---- */
 
 typedef struct {
     const dllm_linear *qkv, *attn_out, *gate_up, *down;
@@ -136,7 +136,7 @@ typedef struct {
     float eps;
 } dllm_layer;
 
-/* Seconds spent in a call are added here. */
+/* Seconds spent in one layer are added here. */
 typedef struct {
     double gemm, attention;
 } dllm_seconds;
@@ -149,14 +149,15 @@ typedef struct {
     int64_t slot_stride, head_stride;
 } dllm_kv;
 
-int64_t dllm_layer_scratch(const dllm_layer *w, int threads, int64_t rows);
+int64_t dllm_layers_scratch(int64_t count, const dllm_layer *const *layers, int threads, int64_t rows);
 
-/* y = layer(x), x [rows, d]. Keys and values are stored where rows->slots is set.
- * `queries` are the rows that attend and are returned, y [queries->rows, d]: `rows` itself, or the rows
- * keep[queries->rows] of it. y and x do not overlap. */
-int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
-                   const int64_t *keep, const float *x, const dllm_kv *kv, float *y, void *scratch,
-                   dllm_seconds *seconds);
+/* y = the last layer(... the first layer(x)), x [rows, d], each with its keys and values, which are stored
+ * where rows->slots is set. `queries` are the rows that attend in the last layer and are returned, y
+ * [queries->rows, d]: `rows` itself, or the rows keep[queries->rows] of it. y and x do not overlap. Several
+ * layers a call, because what runs between calls finds its own memory flushed from the caches. */
+int dllm_layers_run(int threads, int64_t count, const dllm_layer *const *layers, const dllm_rows *rows,
+                    const dllm_rows *queries, const int64_t *keep, const float *x, const dllm_kv *const *kv,
+                    float *y, void *scratch, dllm_seconds *seconds);
 
 /* ---- the machine's limits, see dllm_core/bench ---- */
 

@@ -1,4 +1,4 @@
-/* A transformer layer as one call:
+/* Transformer layers as one call, each
  *
  *     h = x + attn_out(attention(rope(qkv(rms_norm(x)))))
  *     y = h + down(swiglu(gate_up(rms_norm(h))))
@@ -48,11 +48,6 @@ static int acceptable(const dllm_layer *w, int threads, int64_t rows) {
            w->down->n == width && dllm_linear_scratch(w->qkv, threads, rows) &&
            dllm_linear_scratch(w->attn_out, threads, rows) &&
            dllm_linear_scratch(w->gate_up, threads, rows) && dllm_linear_scratch(w->down, threads, rows);
-}
-
-int64_t dllm_layer_scratch(const dllm_layer *w, int threads, int64_t rows) {
-    layer_scratch s;
-    return acceptable(w, threads, rows) ? plan(&s, w, threads, rows, NULL) : 0;
 }
 
 /* Adds the time since the last call to *kind. */
@@ -142,14 +137,12 @@ static void project(projection *j, dllm_seconds *seconds, double *since) {
     each_row(j, j->queries->rows, rotate_query);
 }
 
-int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
-                   const int64_t *keep, const float *x, const dllm_kv *kv, float *y, void *scratch,
-                   dllm_seconds *seconds) {
+static void run_layer(int threads, const dllm_layer *w, const dllm_rows *rows, const dllm_rows *queries,
+                      const int64_t *keep, const float *x, const dllm_kv *kv, float *y, void *scratch,
+                      dllm_seconds *seconds) {
     layer_scratch s;
     double since;
     int64_t n = queries->rows, width = w->qkv->k;
-    if (!acceptable(w, threads, rows->rows) || n < 1 || queries->sequences < 1)
-        return DLLM_BAD_ARGUMENT;
     plan(&s, w, threads, rows->rows, scratch);
     lap(&since, NULL);
     for (int64_t i = 0; keep && i < n; i++)
@@ -194,5 +187,43 @@ int dllm_layer_run(int threads, const dllm_layer *w, const dllm_rows *rows, cons
         dllm_packed_gemm(&p, s.gate_up, NULL, NULL);
     linear(threads, w->down, activated ? DLLM_PLAIN : DLLM_SWIGLU, s.gate_up, NULL, 0, n, y, y, s.packed);
     lap(&since, &seconds->gemm);
+}
+
+/* Between two layers x lives in scratch, in two buffers by turns. Gives the bytes of it all, 0 for layers that do
+ * not fit together. */
+static int64_t plan_layers(int64_t count, const dllm_layer *const *layers, int threads, int64_t rows,
+                           float **between, void *base) {
+    int64_t used = 0, largest = 0;
+    layer_scratch s;
+    for (int64_t i = 0; i < count; i++) {
+        if (!acceptable(layers[i], threads, rows) || layers[i]->qkv->k != layers[0]->qkv->k)
+            return 0;
+        largest = larger(largest, plan(&s, layers[i], threads, rows, NULL));
+    }
+    for (int i = 0; i < 2 && i < count - 1; i++)
+        between[i] = dllm_carve(base, &used, rows * layers[0]->qkv->k * (int64_t)sizeof(float));
+    between[2] = dllm_carve(base, &used, largest);
+    return used;
+}
+
+int64_t dllm_layers_scratch(int64_t count, const dllm_layer *const *layers, int threads, int64_t rows) {
+    float *between[3];
+    return plan_layers(count, layers, threads, rows, between, NULL);
+}
+
+int dllm_layers_run(int threads, int64_t count, const dllm_layer *const *layers, const dllm_rows *rows,
+                    const dllm_rows *queries, const int64_t *keep, const float *x, const dllm_kv *const *kv,
+                    float *y, void *scratch, dllm_seconds *seconds) {
+    float *between[3];
+    if (queries->rows < 1 || queries->sequences < 1 ||
+        !plan_layers(count, layers, threads, rows->rows, between, scratch))
+        return DLLM_BAD_ARGUMENT;
+    for (int64_t i = 0; i < count; i++) {
+        int last = i == count - 1;
+        float *to = last ? y : between[i % 2];
+        run_layer(threads, layers[i], rows, last ? queries : rows, last ? keep : NULL, x, kv[i], to, between[2],
+                  seconds + i);
+        x = to;
+    }
     return DLLM_OK;
 }
