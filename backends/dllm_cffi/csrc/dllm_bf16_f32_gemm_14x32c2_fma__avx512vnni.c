@@ -62,6 +62,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
         int64_t steps = left < DLLM_F32_CHUNK / 2 ? left : DLLM_F32_CHUNK / 2;
         for (int64_t k = steps; k > 0; k--, a += 2 * mr, b += 2 * NR) {
             ahead = prefetch_next(ahead, ahead_step);
+            prefetch_rows(a);
             add_products(mr, sum, first_of(b), first_of(b + NR), a);
             add_products(mr, sum, second_of(b), second_of(b + NR), a + mr);
         }

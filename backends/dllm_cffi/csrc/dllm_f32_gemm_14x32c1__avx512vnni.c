@@ -29,6 +29,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
         for (int64_t k = left < DLLM_F32_CHUNK ? left : DLLM_F32_CHUNK; k > 0; k--, a += mr, b += NR) {
             const __m512 b0 = _mm512_load_ps(b), b1 = _mm512_load_ps(b + LANES);
             ahead = prefetch_next(ahead, ahead_step);
+            prefetch_rows(a);
             UNROLL for (int i = 0; i < mr; i++) {
                 const __m512 x = _mm512_set1_ps(a[i]);
                 sum[2 * i] = _mm512_fmadd_ps(x, b0, sum[2 * i]);

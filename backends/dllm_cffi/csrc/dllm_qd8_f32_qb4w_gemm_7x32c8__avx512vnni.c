@@ -68,6 +68,7 @@ DLLM_INLINE void tile_with(const int mr, const int check, const dllm_tile *t) {
         int64_t steps = left < t->group_steps ? left : t->group_steps;
         for (int64_t k = steps; k > 0; k--, a += 8 * mr, b += 4 * NR) {
             ahead = prefetch_next(ahead, ahead_step);
+            prefetch_rows(a);
             add_products(mr, sum, lower(b, mask), lower(b + 64, mask), a);
             add_products(mr, sum, upper(b, mask), upper(b + 64, mask), a + 4 * mr);
         }

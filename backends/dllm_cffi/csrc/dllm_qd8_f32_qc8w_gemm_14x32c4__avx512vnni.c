@@ -46,6 +46,7 @@ DLLM_INLINE void tile(const int mr, const dllm_tile *t) {
     for (int64_t k = t->k_steps; k > 0; k--, a += 4 * mr, b += 4 * NR) {
         const __m512i b0 = _mm512_load_si512(b), b1 = _mm512_load_si512(b + 64);
         ahead = prefetch_next(ahead, ahead_step);
+        prefetch_rows(a);
         UNROLL for (int i = 0; i < mr; i++) {
             const __m512i x = _mm512_set1_epi32(((const int32_t *)a)[i]);
             sum[2 * i] = dot(sum[2 * i], b0, x);
