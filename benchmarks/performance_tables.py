@@ -42,7 +42,11 @@ RATES: Columns = [
     ("of peak", lambda r: percent(r["share_of_peak"])),
     ("of bandwidth", lambda r: percent(r["share_of_bandwidth"])),
 ]
-KERNEL: Columns = [*WHO, ("shape", lambda r: r["shape"]), ("rows", lambda r: r["rows"]), *RATES]
+HANDOVER: Columns = [
+    ("hand-over, ns", lambda r: f"{r['handover_ns']:.0f}" if r.get("handover_ns") else ""),
+    ("memory, GB/s", lambda r: f"{r['bandwidth']:.0f}"),
+]
+KERNEL: Columns = [*WHO, ("shape", lambda r: r["shape"]), ("rows", lambda r: r["rows"]), *RATES, *HANDOVER]
 STEP: Columns = [
     *WHO,
     ("model", lambda r: r["shape"]),
@@ -50,6 +54,7 @@ STEP: Columns = [
     ("head", lambda r: r["head_rows"]),
     ("cached", lambda r: r["cached"]),
     *RATES,
+    *HANDOVER,
 ]
 DECODE: Columns = [
     *WHO,

@@ -1,4 +1,5 @@
-"""What this machine can do at most: operations of the instructions that kernels are made of, and reading memory.
+"""What this machine can do at most: operations of the instructions that kernels are made of, reading memory, and
+handing a cache line from thread to thread.
 
 Measured by the native module (dllm_cffi), on the pool that runs its kernels, interleaved with the work: machines
 are shared, and only ratios within one run can be compared.
@@ -56,7 +57,10 @@ class Limits:
         return kind if kind in self.instructions else {"int4": "int8", "bf16": "f32"}.get(kind, kind)
 
     def sample(self, *kinds: str) -> dict[str, float]:
-        """Measure these kinds of operation, and reading ("read"), once each: operations and bytes a second."""
+        """Measure these kinds of operation, and reading ("read"), once each: operations and bytes a second.
+
+        "handover", with two threads or more: seconds that a cache line takes from one to another and back.
+        """
         if self.native is None:
             return {}
         lib, ffi = self.native.lib, self.native.ffi
@@ -66,6 +70,8 @@ class Limits:
                 found[kind] = lib.dllm_peak(self.row, self.threads, KINDS.index(kind), PIECES * self.threads)
         at = ffi.cast("void *", self.buffer.ctypes.data)
         found["read"] = lib.dllm_peak_read(self.row, self.threads, at, self.buffer.nbytes)
+        if self.threads > 1 and (seconds := lib.dllm_peak_handover()):
+            found["handover"] = seconds
         for name, rate in found.items():
             self.rates.setdefault(name, []).append(rate)
         return found
@@ -80,7 +86,7 @@ class Limits:
         return self.peak("read")
 
     def to_dict(self) -> dict[str, Any]:
-        """isa, threads, GOP/s and instruction per kind, read_gbs."""
+        """isa, threads, GOP/s and instruction per kind, read_gbs, handover_ns."""
         if self.native is None:
             return {"isa": None, "threads": self.threads}
         found: dict[str, Any] = {"isa": self.isa, "threads": self.threads}
@@ -88,7 +94,9 @@ class Limits:
             rate = self.peak(kind)
             if rate is not None:
                 found |= {f"{kind}_gops": rate / 1e9, f"{kind}_instruction": name}
-        return {**found, "read_gbs": (self.bandwidth or 0) / 1e9}
+        found["read_gbs"] = (self.bandwidth or 0) / 1e9
+        handover = self.peak("handover")
+        return found if handover is None else {**found, "handover_ns": handover * 1e9}
 
 
 def kind_of(scheme: str) -> str:

@@ -36,16 +36,17 @@ class Measured:
             "share_of_bandwidth": self._share(size, "read"),
             "peak": self._limit(self.kind),
             "bandwidth": self._limit("read"),
+            "handover_ns": self._limit("handover", 1e-9),
         }
 
     def _share(self, amount: float, limit: str) -> float | None:
         shares = [amount / np.median(each) / rates[limit] for rates, each in self.rounds if limit in rates]
         return float(np.median(shares)) if shares and amount else None
 
-    def _limit(self, name: str) -> float | None:
-        """Its median, in units of 1e9 a second."""
+    def _limit(self, name: str, unit: float = 1e9) -> float | None:
+        """Its median."""
         found = [rates[name] for rates, _ in self.rounds if name in rates]
-        return float(np.median(found)) / 1e9 if found else None
+        return float(np.median(found)) / unit if found else None
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -83,7 +83,10 @@ def command() -> None:
 @repeats_option
 @json_option
 def peak(threads: list[int] | None, repeats: int, as_json: bool) -> None:
-    """int8, bf16 and float32 operations, and memory reads, per number of threads. DLLM_ISA chooses the instructions."""
+    """int8, bf16 and float32 operations, memory reads, and the way from thread to thread, per number of threads.
+
+    DLLM_ISA chooses the instructions.
+    """
     from ..api import default_threads
     from ..bench.peak import bench_peak
 

@@ -27,7 +27,7 @@ from dllm_core.testing.random_model import save_random_checkpoint
 # what every result of kernel, step and decode has
 COMMON = {
     "backend", "isa", "threads", "scheme", "shape", "rows", "ms", "ms_min", "ms_p25", "ms_p75", "samples", "gops",
-    "share_of_peak", "share_of_bandwidth", "peak", "bandwidth",
+    "share_of_peak", "share_of_bandwidth", "peak", "bandwidth", "handover_ns",
 }  # fmt: skip
 
 
@@ -69,7 +69,10 @@ def test_peak_has_a_row_per_limit_and_thread_count():
     assert {(r["what"], r["threads"]) for r in results} >= {("read", 1), ("read", 2)}
     for result in results:
         assert 0 < result["rate_min"] <= result["rate_p25"] <= result["rate"] <= result["rate_p75"]
-        assert result["unit"] == ("GB/s" if result["what"] == "read" else "GOP/s")
+        assert result["unit"] == {"read": "GB/s", "handover": "ns"}.get(result["what"], "GOP/s")
+    (handover,) = (r for r in results if r["what"] == "handover")
+    assert handover["threads"] == 2
+    assert 1 < handover["rate"] < 1e8
 
 
 @pytest.mark.parametrize("name", ["numpy", "cffi-simd"])
@@ -213,13 +216,13 @@ def test_statistics():
     """Shares are medians over rounds, each against the limits of its own round."""
     measured = Measured("int8")
     for limit, seconds in ((100.0, [1.0, 2.0, 3.0]), (200.0, [1.0]), (50.0, [8.0, 4.0, 6.0])):
-        measured.add({"int8": limit * 1e9, "read": 10e9}, seconds)
+        measured.add({"int8": limit * 1e9, "read": 10e9, "handover": 40e-9}, seconds)
     found = measured.report(100e9, 5e9)
     assert found == {
         "ms": pytest.approx(3e3), "ms_min": pytest.approx(1e3), "ms_p25": pytest.approx(1.5e3),
         "ms_p75": pytest.approx(5e3), "samples": 7, "gops": pytest.approx(100 / 3),
         "share_of_peak": pytest.approx(0.5), "share_of_bandwidth": pytest.approx(0.25), "peak": 100.0,
-        "bandwidth": 10.0,
+        "bandwidth": 10.0, "handover_ns": pytest.approx(40),
     }  # fmt: skip
     bare = Measured("f32")
     bare.add({}, [1.0])

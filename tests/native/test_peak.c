@@ -55,6 +55,10 @@ int main(void) {
             test_panels(row, scheme);
         printf("peak: %s\n", dllm_row_name(row));
     }
+    double handover = 0;
+    for (int i = 0; i < 100 && handover == 0; i++)
+        handover = dllm_peak_handover(); /* 0 where the system let no second thread run meanwhile */
+    CHECK(handover > 1e-9 && handover < 1, "a line takes %g s from thread to thread", handover);
     dllm_linear unknown = {.n = 4, .k = 4, .scheme = 7};
     dllm_panels p;
     CHECK(dllm_panel_shape(&unknown, &p) == DLLM_BAD_ARGUMENT, "unknown scheme");

@@ -176,6 +176,9 @@ double dllm_peak(int row, int threads, int kind, int64_t items);
 /* Bytes a second of reading a 64-byte aligned buffer, in pieces of 1 MiB. */
 double dllm_peak_read(int row, int threads, const void *buffer, int64_t bytes);
 
+/* Seconds that a cache line takes from one thread to another and back; 0 if no second thread came. */
+double dllm_peak_handover(void);
+
 /* cdef-end */
 
 #endif

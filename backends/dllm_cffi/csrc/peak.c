@@ -1,4 +1,6 @@
 /* Measures the machine: instruction throughput and memory reads on the same pool that runs the kernels. */
+#include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -99,4 +101,67 @@ double dllm_peak_read(int row, int threads, const void *buffer, int64_t bytes) {
         return 0;
     dllm_parallel(threads, pieces, read_piece, &job);
     return (double)(pieces * READ_PIECE) / (seconds() - start);
+}
+
+enum { ROUND_TRIPS = 2000, END = INT_MAX };
+static const double PATIENCE = 0.01; /* seconds */
+
+/* Two counters, each in a line of its own, that two threads raise in turn. */
+typedef struct {
+    _Alignas(128) atomic_int there;
+    _Alignas(128) atomic_int back;
+    _Alignas(128) atomic_int meeting;
+    double seconds;
+} handover;
+
+enum { NOBODY, ONE, BOTH, GIVEN_UP };
+
+/* Whether the other thread has come too. Whoever comes first does not wait for ever. */
+static int meet(handover *h) {
+    int found = NOBODY;
+    double end = seconds() + PATIENCE;
+    if (!atomic_compare_exchange_strong(&h->meeting, &found, ONE))
+        return found == ONE && atomic_compare_exchange_strong(&h->meeting, &found, BOTH);
+    while (atomic_load(&h->meeting) == ONE) {
+        found = ONE;
+        if (seconds() > end)
+            atomic_compare_exchange_strong(&h->meeting, &found, GIVEN_UP);
+        DLLM_PAUSE();
+    }
+    return atomic_load(&h->meeting) == BOTH;
+}
+
+/* The first thread counts, the other answers until it hears END. */
+static void hand_over(void *arg, int64_t item, int worker) {
+    handover *h = arg;
+    int trips = 0;
+    (void)worker;
+    if (!meet(h))
+        return;
+    if (item != 0) {
+        while (trips != END) {
+            while (atomic_load(&h->there) <= trips)
+                continue; /* a pause would be measured too */
+            trips = atomic_load(&h->there);
+            atomic_store(&h->back, trips);
+        }
+        return;
+    }
+    double start = seconds(), now = start;
+    while (trips < ROUND_TRIPS && now - start < PATIENCE) { /* two threads on one core are slow */
+        for (int i = 0; i < 20; i++) {
+            atomic_store(&h->there, ++trips);
+            while (atomic_load(&h->back) < trips)
+                continue;
+        }
+        now = seconds();
+    }
+    h->seconds = (now - start) / trips;
+    atomic_store(&h->there, END);
+}
+
+double dllm_peak_handover(void) {
+    handover h = {.seconds = 0};
+    dllm_parallel(2, 2, hand_over, &h);
+    return h.seconds;
 }
