@@ -138,7 +138,7 @@ class NumbaBackend(NumpyBackend):
         x = _checked(x, w)
         rows = x.shape[0]
         direct = out is not None and out.flags.c_contiguous and out.dtype == np.float32 and out.shape == (rows, w.n)
-        y = out if direct else np.empty((rows, w.n), np.float32)
+        y = out if direct else aligned((rows, w.n), np.float32)
         q = quantise(x, w.group, w.layout.zero, self.team)
         threads = 1 + (rows + READING) * w.n * w.k // SERIAL
         arguments = (w.scheme.bits, q.codes, q.offsets, q.scale, w.panels, w.scales, w.bias, w.group, y)
