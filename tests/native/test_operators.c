@@ -275,7 +275,8 @@ static void test_layer(int threads, int scheme, int apart, int64_t m) {
     void *scratch = exact(bytes);
     float *y = exact(ROWS * D * 4);
     dllm_seconds seconds = {0};
-    CHECK(dllm_layers_run(threads, 1, one, &rows, &rows, NULL, x, store, y, scratch, &seconds) == DLLM_OK, "status");
+    CHECK(dllm_layers_run(threads, 1, one, &rows, &rows, NULL, x, store, y, scratch, &seconds) == DLLM_OK,
+          "status");
     CHECK(!memcmp(y, want, ROWS * D * 4), "%s: layer differs from its steps", dllm_row_name(current));
     CHECK(!memcmp(k, want_k, SLOTS * G * HD * 4) && !memcmp(v, want_v, SLOTS * G * HD * 4),
           "keys and values");
@@ -294,7 +295,8 @@ static void test_layer(int threads, int scheme, int apart, int64_t m) {
 
     rows.slots = NULL; /* queries alone: keys and values are as they were */
     y = exact(ROWS * D * 4);
-    CHECK(dllm_layers_run(threads, 1, one, &rows, &rows, NULL, x, store, y, scratch, &seconds) == DLLM_OK, "status");
+    CHECK(dllm_layers_run(threads, 1, one, &rows, &rows, NULL, x, store, y, scratch, &seconds) == DLLM_OK,
+          "status");
     CHECK(!memcmp(y, want, ROWS * D * 4), "%s: queries alone differ", dllm_row_name(current));
     CHECK(!memcmp(k, want_k, SLOTS * G * HD * 4) && !memcmp(v, want_v, SLOTS * G * HD * 4),
           "keys and values");

@@ -82,7 +82,8 @@ static void make_codes(const dllm_packed *p, int64_t first, int rows, int8_t *co
     int64_t k = p->w->k;
     float *scale = p->scale + first;
     if (in->kind == DLLM_NORMED)
-        ops->rms_norm_quantise(in->x + first * k, k, in->norm, in->eps, k, 0, rows, codes, p->ld, scale, line);
+        ops->rms_norm_quantise(in->x + first * k, k, in->norm, in->eps, k, 0, rows, codes, p->ld, scale,
+                               line);
     else if (in->kind == DLLM_SWIGLU)
         ops->swiglu_quantise(in->x + first * 2 * k, 2 * k, k, 0, rows, codes, p->ld, scale, line);
     else

@@ -189,8 +189,8 @@ static void run_layer(int threads, const dllm_layer *w, const dllm_rows *rows, c
     lap(&since, &seconds->gemm);
 }
 
-/* Between two layers x lives in scratch, in two buffers by turns. Gives the bytes of it all, 0 for layers that do
- * not fit together. */
+/* Between two layers x lives in scratch, in two buffers by turns. Gives the bytes of it all, 0 for layers
+ * that do not fit together. */
 static int64_t plan_layers(int64_t count, const dllm_layer *const *layers, int threads, int64_t rows,
                            float **between, void *base) {
     int64_t used = 0, largest = 0;
@@ -221,8 +221,8 @@ int dllm_layers_run(int threads, int64_t count, const dllm_layer *const *layers,
     for (int64_t i = 0; i < count; i++) {
         int last = i == count - 1;
         float *to = last ? y : between[i % 2];
-        run_layer(threads, layers[i], rows, last ? queries : rows, last ? keep : NULL, x, kv[i], to, between[2],
-                  seconds + i);
+        run_layer(threads, layers[i], rows, last ? queries : rows, last ? keep : NULL, x, kv[i], to,
+                  between[2], seconds + i);
         x = to;
     }
     return DLLM_OK;

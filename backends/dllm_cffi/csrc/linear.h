@@ -6,8 +6,8 @@
 
 #include "row.h"
 
-/* The input of one call, and what it becomes: tiles for one GEMM kernel. Whoever multiplies makes tiles first,
- * one by one, as long as there are any. */
+/* The input of one call, and what it becomes: tiles for one GEMM kernel. Whoever multiplies makes tiles
+ * first, one by one, as long as there are any. */
 typedef struct {
     const dllm_linear *w;
     const dllm_row *row;
@@ -20,10 +20,10 @@ typedef struct {
     float *line;           /* [threads][k]: a normed or activated row */
     char *strips;          /* [threads], `strip` bytes each: the rows of a tile before they are interleaved */
     int64_t strip;
-    float *scale;             /* [rows] */
-    int32_t *row_start;       /* [threads][rows of a tile][groups] */
-    int32_t *start;           /* per tile: [groups][mr] */
-    void *a;                  /* per tile: [steps][mr][kr] */
+    float *scale;              /* [rows] */
+    int32_t *row_start;        /* [threads][rows of a tile][groups] */
+    int32_t *start;            /* per tile: [groups][mr] */
+    void *a;                   /* per tile: [steps][mr][kr] */
     _Atomic int64_t next_tile; /* the first that nobody has taken */
     atomic_int *ready;         /* [tiles] */
 } dllm_packed;
