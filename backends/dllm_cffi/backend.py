@@ -55,14 +55,8 @@ class CffiLinear:
     struct: Any
     scheme: quant.Scheme
     arrays: tuple[npt.NDArray[np.uint8], ...]
-
-    @property
-    def n(self) -> int:
-        return self.struct.n
-
-    @property
-    def k(self) -> int:
-        return self.struct.k
+    n: int
+    k: int
 
 
 class CffiBackend(NumpyBackend):
@@ -116,7 +110,7 @@ class CffiBackend(NumpyBackend):
                 part = checked(chunk, np.float32, (len(chunk), k))
                 call(lib.dllm_pack(self.threads, w, floats(part), first + at, len(part)))
             first += tensor.shape[0]
-        return CffiLinear(w, how, tuple(arrays))
+        return CffiLinear(w, how, tuple(arrays), w.n, w.k)
 
     def _new(self, n: int, k: int, scheme: str) -> Any:
         """A C struct for a weight on this row; it points nowhere yet."""
@@ -144,7 +138,7 @@ class CffiBackend(NumpyBackend):
         w.weight, w.scale = pointer(weight), ffi.NULL if scale is None else floats(scale)
         w.bias = ffi.NULL if bias is None else floats(bias)
         scale = np.empty(0, np.uint8) if scale is None else scale
-        return CffiLinear(w, how, (weight, scale) if bias is None else (weight, scale, bias))
+        return CffiLinear(w, how, (weight, scale) if bias is None else (weight, scale, bias), w.n, w.k)
 
     def unpack_linear(self, handle: CffiLinear) -> tuple[npt.NDArray[Any], F32 | None]:
         n, k = handle.n, handle.k
@@ -192,8 +186,10 @@ class CffiBackend(NumpyBackend):
         out = output(out, (len(x), w.n))
         if len(x) == 0:
             return out
-        norm_at = ffi.NULL if norm is None else floats(norm)
-        source = ffi.new("dllm_input *", {"kind": kind, "eps": eps, "x": floats(x), "norm": norm_at})
+        source = ffi.new("dllm_input *")
+        source.kind, source.eps, source.x = kind, eps, floats(x)
+        if norm is not None:
+            source.norm = floats(norm)
         scratch = self._scratch(lib.dllm_linear_scratch(w.struct, self.threads, len(x)))
         call(lib.dllm_linear_run(self.threads, w.struct, source, len(x), floats(out), ffi.NULL, scratch))
         return out

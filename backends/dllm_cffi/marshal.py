@@ -45,7 +45,7 @@ def checked(array: npt.NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> npt.
 
 def in_place(array: npt.NDArray[Any], name: str) -> F32:
     """`array` itself; ValueError unless C can write to it where it lies."""
-    if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
+    if array.dtype != np.float32 or not array.flags.carray:
         raise ValueError(
             f"{name} must be writeable C-contiguous float32, got {array.dtype} with strides {array.strides}"
         )
