@@ -54,6 +54,7 @@ STEP: Columns = [
     ("head", lambda r: r["head_rows"]),
     ("cached", lambda r: r["cached"]),
     *RATES,
+    ("at most", lambda r: percent(r.get("at_most"))),
     *HANDOVER,
 ]
 DECODE: Columns = [

@@ -39,11 +39,11 @@ class Recorded:
 
 
 class Work:
-    """Operations in matrix products, counted where the graph asks for them."""
+    """Operations in matrix products and in attention, counted where the graph asks for them."""
 
     def __init__(self, model: Any, shapes: dict[str, tuple[int, int]]) -> None:
         self.model, self.shapes = model, shapes
-        self.operations = 0
+        self.operations = self.attention = 0
         self._inside = 0
 
     def _products(self, rows: int, *names: str) -> int:
@@ -61,6 +61,7 @@ class Work:
                 outputs, width = self.shapes.get(f"layers.{i}.qkv", (0, 0))
                 _, queries = self.shapes.get(f"layers.{i}.attn_out", (0, 0))
                 self.operations += 2 * width * (len(rows) * (outputs - queries) + kept * queries)
+                self.attention += 4 * kept * int(rows.kv_offsets[-1]) * queries  # of one sequence
                 parts = (f"layers.{i}.{part}" for part in ("attn_out", "gate_up", "down"))
                 self.operations += self._products(kept, *parts)
             return layers(x, of, kv, rows, keep)
@@ -109,7 +110,8 @@ def bench_step(
     """Time a pass of `rows` rows against `cached` earlier positions, and the head on the last `head_rows` of them.
 
     Returns the limits and a result that also has `split` (milliseconds per kind of work, medians over passes),
-    `layers` (milliseconds per layer), `first_ms` (the pass after loading) and `peak_rss_bytes` (until then).
+    `layers` (milliseconds per layer), `first_ms` (the pass after loading), `peak_rss_bytes` (until then) and
+    `at_most`: the share of the peak if attention ran at that of float32 and everything else took no time.
     Products of the last layer count only for the rows that are kept.
     """
     facts, backend = model.facts, model.backend
@@ -124,9 +126,9 @@ def bench_step(
     step = _step(model, rows, head_rows, cached)
     first, resident = timed(step), peak_rss_bytes()
     limits = Limits(backend.threads, backend.isa)
-    measured, splits, layers, operations = Measured(limits.kind_of(model.scheme)), [], [], 0
+    measured, splits, layers, bounds = Measured(limits.kind_of(model.scheme)), [], [], []
     for _ in range(repeats):
-        limit = limits.sample(measured.kind)
+        limit = limits.sample(*{measured.kind, "f32"})
         backend.clock.seconds.clear()
         backend.clock.layers.clear()
         work = Work(model, source.shapes)
@@ -134,8 +136,10 @@ def bench_step(
             measured.add(limit, [timed(step)])
         splits.append(dict(backend.clock.seconds))
         layers.append([backend.clock.layers[i] for i in range(facts.layers)])
-        operations = work.operations
-    result = measured.report(operations, source.bytes)
+        if {measured.kind, "f32"} <= set(limit):
+            products, attention = work.operations / limit[measured.kind], work.attention / limit["f32"]
+            bounds.append(products / (products + attention))
+    result = measured.report(work.operations, source.bytes)
     kinds = sorted({kind for split in splits for kind in split})
     split = {kind: 1e3 * float(np.median([s.get(kind, 0.0) for s in splits])) for kind in kinds}
     split["rest"] = max(result["ms"] - sum(split.values()), 0.0)
@@ -148,6 +152,7 @@ def bench_step(
         "weight_bytes": source.bytes,
         "peak_rss_bytes": resident,
         "first_ms": 1e3 * first,
+        "at_most": float(np.median(bounds)) if bounds else None,
         "split": split,
         "layers": [1e3 * float(ms) for ms in np.median(layers, axis=0)],
     }

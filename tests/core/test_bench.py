@@ -137,6 +137,7 @@ def test_step_counts_the_products_that_are_done(name, llada, registry):
         assert result["gops"] == pytest.approx(2 * products / result["ms"] / 1e6)
         assert (result["rows"], result["head_rows"], result["cached"]) == (rows, head, cached)
         assert len(result["layers"]) == 2
+        assert result["at_most"] is None or result["share_of_peak"] < result["at_most"] < 1
         assert sum(result["split"].values()) >= 0.5 * result["ms"]
         assert {"gemm", "attention"} <= set(result["split"])
         assert result["peak_rss_bytes"] > result["weight_bytes"] > 0
