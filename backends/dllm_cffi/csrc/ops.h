@@ -61,9 +61,10 @@ typedef struct {
  * *_quantise     exactly the plain operator followed by quantise_rows; scratch: `width` floats
  * swiglu         gate_up [rows, 2 width] -> silu(first half) * second half [rows, width]
  * rope           in place, heads of head_dim; cos and sin [positions, head_dim / 2]
- * kv_store       row i of k and v, [heads, head_dim] and `stride` apart, to slot slots[i] of the stores,
- * whose strides are those of dllm_attention embed          row ids[i] of table [V, width], stored as
- * DLLM_STORED_*, to out [rows, width]; any alignment
+ * kv_store       row i of k and v, [heads, head_dim] and `stride` apart, to slot slots[i] of the stores;
+ *                slot_stride and head_stride as in dllm_attention
+ * embed          row ids[i] of table [V, width], stored as DLLM_STORED_*, to out [rows, width]; any
+ *                alignment
  *
  * attention_items    number of work items; they write disjoint parts of `out`
  * attention_scratch  bytes of scratch that one thread needs
